@@ -161,4 +161,3 @@ func (e *PathError) Error() string { return e.Op + " " + e.Path + ": " + e.Err.E
 
 // Unwrap gives the classified error.
 func (e *PathError) Unwrap() error { return e.Err }
-
