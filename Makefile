@@ -1,0 +1,79 @@
+# AstraBox. `make help` lists the targets.
+
+SHELL       := /bin/bash
+GO          ?= go
+NPM         ?= npm
+BIN         := $(CURDIR)/bin
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+PKG         := github.com/astrabox/astrabox
+LDFLAGS     := -s -w -X $(PKG)/internal/version.Version=$(VERSION)
+STATIC      := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+STATE       ?= .astrabox
+WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -path web/dist -prune -o -path web/e2e -prune -o -type f -print 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build web run demo test test-go test-web test-e2e check lint bench clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps: ## install the OS packages that building and running need (as root, Debian)
+	@scripts/deps build
+
+build: deps $(BIN)/execd $(BIN)/shellagent $(BIN)/runc web $(BIN)/astrabox ## build everything into bin/
+
+# Go decides itself what is out of date, so its targets always run.
+.PHONY: $(BIN)/astrabox $(BIN)/execd $(BIN)/shellagent
+$(BIN)/astrabox: web
+	$(STATIC) -o $@ ./cmd/astrabox
+$(BIN)/execd:
+	$(STATIC) -o $@ ./cmd/execd
+$(BIN)/shellagent:
+	$(STATIC) -o $@ ./cmd/shellagent
+
+# runc from its own module: static, pinned by tools/runc/go.sum.
+$(BIN)/runc: tools/runc/go.mod tools/runc/go.sum
+	cd tools/runc && CGO_ENABLED=1 $(GO) build -trimpath -tags 'seccomp netgo osusergo' \
+		-ldflags '-s -w -extldflags "-static"' -o $@ github.com/opencontainers/runc
+
+web: web/dist/console/index.html ## build the console (skipped with a note where Node is missing)
+
+web/dist/console/index.html: $(WEB_SOURCES)
+	@if command -v $(NPM) >/dev/null; then \
+		cd web && { cmp -s package-lock.json node_modules/.astrabox-lock || { $(NPM) ci --no-audit --no-fund && cp package-lock.json node_modules/.astrabox-lock; }; } && $(NPM) run build; \
+	else \
+		echo "note: npm was not found, so the console stays a page that says how to build it"; \
+	fi
+
+run: build ## build, then start on http://127.0.0.1:8088 with the embedded defaults
+	@exec $(BIN)/astrabox serve --state-dir $(STATE)
+
+demo: build ## walk the main path against the real thing and check every step
+	@$(BIN)/astrabox demo
+
+test: build test-go test-web test-e2e demo ## run every test (Go with -race, console, browser, demo)
+
+test-go: build
+	@scripts/test-go
+
+test-web: web
+	cd web && $(NPM) run check && $(NPM) test
+
+test-e2e: build
+	@scripts/deps browser
+	@scripts/test-e2e
+
+check: lint ## format, vet, lint and the quick tests
+	$(GO) vet ./...
+	$(GO) test -race ./sandbox/... ./internal/archtest/... ./internal/model/... ./internal/agentprogram/...
+
+lint:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$out" ] || { echo "not gofmt'ed:"; echo "$$out"; exit 1; }
+	cd tools/lint && $(GO) build -o $(BIN)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(BIN)/golangci-lint run ./...
+
+bench: build ## measure beside floors in the same run; ONLY=name,name runs some
+	@$(BIN)/astrabox bench --only '$(ONLY)' --out bench/out
+
+clean: ## remove what was built
+	rm -rf bin web/dist/console web/node_modules bench/out
