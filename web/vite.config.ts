@@ -1,0 +1,32 @@
+import react from "@vitejs/plugin-react";
+import tailwindcss from "@tailwindcss/vite";
+import { defineConfig } from "vitest/config";
+
+// Development only: where /api requests are passed on to.
+const server = process.env.ASTRABOX_URL ?? "http://127.0.0.1:8099";
+
+export default defineConfig({
+  plugins: [react(), tailwindcss()],
+  build: {
+    // dist/index.html is a committed placeholder, so the build has a folder of its own.
+    outDir: "dist/console",
+    emptyOutDir: true,
+    target: "es2022",
+    // The server's policy allows no data: fonts or scripts; small assets stay files.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    reportCompressedSize: false,
+    manifest: true,
+  },
+  server: {
+    host: "127.0.0.1",
+    port: 5173,
+    proxy: { "/api": { target: server, ws: true, changeOrigin: true } },
+  },
+  test: {
+    environment: "jsdom",
+    include: ["src/**/*.test.{ts,tsx}"],
+    setupFiles: ["src/test-setup.ts"],
+    restoreMocks: true,
+  },
+});
