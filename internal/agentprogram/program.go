@@ -51,12 +51,14 @@ func (b Binary) Find(getenv func(string) string, executable string) (string, err
 // Command is the POSIX sh line that starts the program, for ProcessSpec.Line.
 // The process must run as the conversation's account, with HOME set. stderr
 // goes to a file below HOME, since only protocol lines may be in the process's
-// output; the file of the run before is kept beside it with the ending ".old".
-// When the directory can't be made the program runs all the same, without it.
+// output; the file of the process before is kept beside it as ".old". Where the
+// file can't be made the program runs all the same, with its stderr dropped.
 func (p Program) Command() string {
-	log := fmt.Sprintf(`"$HOME/%s/%s.err"`, p.stateDir, p.ID)
-	return fmt.Sprintf(`{ mkdir -p -m 0700 "$HOME/%[1]s" && { [ ! -e %[2]s ] || mv -f %[2]s %[2]s.old; } && : >%[2]s; } 2>/dev/null && exec 2>>%[2]s || exec 2>/dev/null; exec %[3]s`,
-		p.stateDir, log, p.argv)
+	// true and not ":", whose failed redirection would end the shell.
+	const line = `d="$HOME/%s"; l="$d/%s.err"; ` +
+		`if { mkdir -p -m 0700 "$d" && { [ ! -e "$l" ] || mv -f "$l" "$l.old"; } && true >"$l"; } 2>/dev/null; ` +
+		`then exec 2>>"$l"; else exec 2>/dev/null; fi; exec %s`
+	return fmt.Sprintf(line, p.stateDir, p.ID, p.argv)
 }
 
 // All returns the programs, the default first.
@@ -78,4 +80,13 @@ const ShellID = "shell"
 // ShellAgentPath is where the built-in program lives in a sandbox.
 const ShellAgentPath = "/opt/astrabox/bin/shellagent"
 
-var programs = []Program{}
+var programs = []Program{{
+	ID:          ShellID,
+	Name:        "Shell",
+	Description: "Runs what you type. There is no model behind it.",
+	Binary:      &Binary{Path: ShellAgentPath, Name: "shellagent", Setting: "ASTRABOX_SHELLAGENT_PATH"},
+	argv:        ShellAgentPath,
+	stateDir:    ".local/state/astrabox-shell",
+	newMachine:  newACP,
+	restore:     restoreACP,
+}}
