@@ -54,10 +54,11 @@ const (
 	SandboxLost          Code = "SANDBOX_LOST"
 	SandboxUnreachable   Code = "SANDBOX_UNREACHABLE"
 	TerminalNotFound     Code = "TERMINAL_NOT_FOUND"
-	TerminalHeld         Code = "TERMINAL_HELD"
+	TerminalHeld         Code = "ALREADY_CONNECTED"
 	TerminalLimit        Code = "TERMINAL_LIMIT"
 	TerminalReplayGap    Code = "TERMINAL_REPLAY_GAP"
 	TerminalOffset       Code = "TERMINAL_OFFSET_INVALID"
+	TerminalReadOnly     Code = "TERMINAL_READ_ONLY"
 )
 
 // The codes of files in a workspace.
@@ -145,6 +146,7 @@ var catalogue = []Entry{
 	{TerminalLimit, http.StatusConflict, false, "The conversation has as many terminals as it may have."},
 	{TerminalReplayGap, http.StatusConflict, false, "The terminal's output from there is no longer held."},
 	{TerminalOffset, http.StatusBadRequest, false, "The terminal hasn't written that much yet."},
+	{TerminalReadOnly, http.StatusConflict, false, "The terminal is only watched; nothing can be sent to it."},
 
 	{FileNotFound, http.StatusNotFound, false, "There is no such file."},
 	{FileExists, http.StatusConflict, false, "A file of that name exists."},
