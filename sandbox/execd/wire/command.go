@@ -1,0 +1,69 @@
+package wire
+
+import "encoding/binary"
+
+// OutputType is the media type of framed command output: what POST /command
+// answers with when the request accepts it.
+//
+// The response is a sequence of frames, each a type byte, a length of four
+// bytes (big endian) and the payload. It ends right after a FrameExit or
+// FrameFailed; a response that ends without one was cut off. Closing the
+// request kills the command with every process that it started.
+const OutputType = "application/vnd.astrabox.output.v1"
+
+// FrameType is the first byte of a frame.
+type FrameType byte
+
+// The frames of a command's output.
+const (
+	FrameStdout    FrameType = 1
+	FrameStderr    FrameType = 2
+	FrameExit      FrameType = 3 // CommandExit as JSON
+	FrameFailed    FrameType = 4 // Error as JSON: the command couldn't be started
+	FrameKeepAlive FrameType = 5 // empty; sent when nothing else was for 15 s
+)
+
+// Sizes of frames.
+const (
+	FrameHeaderSize = 5
+	// MaxFrame bounds a frame's payload.
+	MaxFrame = 64 << 10
+)
+
+// PutFrameHeader writes the header of a frame with n bytes of payload to b,
+// which has room for FrameHeaderSize bytes.
+func PutFrameHeader(b []byte, t FrameType, n int) {
+	b[0] = byte(t)
+	binary.BigEndian.PutUint32(b[1:], uint32(n))
+}
+
+// FrameHeader reads what PutFrameHeader wrote.
+func FrameHeader(b []byte) (t FrameType, n uint32) {
+	return FrameType(b[0]), binary.BigEndian.Uint32(b[1:])
+}
+
+// CommandRequest is the body of POST /command.
+type CommandRequest struct {
+	Command    string            `json:"command"`
+	Cwd        string            `json:"cwd,omitempty"`
+	Envs       map[string]string `json:"envs,omitempty"`
+	Timeout    int64             `json:"timeout,omitempty"` // milliseconds; 0: none
+	User       string            `json:"user,omitempty"`    // account name; empty: the daemon's own
+	Background bool              `json:"background,omitempty"`
+	UID        *uint32           `json:"uid,omitempty"`
+	GID        *uint32           `json:"gid,omitempty"`
+}
+
+// CommandExit is the payload of FrameExit.
+type CommandExit struct {
+	Code     int    `json:"code"`   // 128+n for a signal
+	Signal   string `json:"signal"` // "SIGKILL", or empty
+	TimedOut bool   `json:"timed_out"`
+}
+
+// Codes of FrameFailed.
+const (
+	CodeStartFailed    = "START_FAILED"
+	CodeUnknownAccount = "UNKNOWN_ACCOUNT"
+	CodeBadDirectory   = "INVALID_DIRECTORY"
+)
