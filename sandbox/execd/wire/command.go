@@ -61,9 +61,10 @@ type CommandExit struct {
 	TimedOut bool   `json:"timed_out"`
 }
 
-// Codes of FrameFailed.
+// Codes of a command or process that couldn't be started, besides
+// CodeUnknownAccount. CodeStartFailed comes in a FrameFailed; the others are
+// refusals (400), since nothing was tried.
 const (
-	CodeStartFailed    = "START_FAILED"
-	CodeUnknownAccount = "UNKNOWN_ACCOUNT"
-	CodeBadDirectory   = "INVALID_DIRECTORY"
+	CodeStartFailed  = "START_FAILED"
+	CodeBadDirectory = "INVALID_DIRECTORY"
 )
