@@ -1,0 +1,17 @@
+import { cleanup } from "@testing-library/react";
+import { afterEach } from "vitest";
+
+afterEach(cleanup);
+
+// jsdom lacks these; components only need them to be there.
+class Observer {
+  observe() {}
+  unobserve() {}
+  disconnect() {}
+}
+globalThis.ResizeObserver ??= Observer as unknown as typeof ResizeObserver;
+Element.prototype.scrollIntoView ??= () => {};
+Element.prototype.hasPointerCapture ??= () => false;
+window.matchMedia ??= ((query: string) => ({
+  matches: false, media: query, addEventListener() {}, removeEventListener() {},
+})) as unknown as typeof window.matchMedia;
