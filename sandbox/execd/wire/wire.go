@@ -51,6 +51,8 @@ const (
 	CodeMissingQuery = "MISSING_QUERY"
 	CodeRuntime      = "RUNTIME_ERROR"
 	CodeNotFound     = "CONTEXT_NOT_FOUND"
-	CodeTooMany      = "LIMIT_EXCEEDED" // 429: as many as the daemon allows are running
-	CodeStopping     = "STOPPING"       // 503: the daemon is on its way out
+	// CodeUnknownAccount: the sandbox has no account or group of that name (400).
+	CodeUnknownAccount = "UNKNOWN_ACCOUNT"
+	CodeTooMany        = "LIMIT_EXCEEDED" // 429: as many as the daemon allows are running
+	CodeStopping       = "STOPPING"       // 503: the daemon is on its way out
 )

@@ -1,0 +1,227 @@
+// Package child starts and reaps the daemon's child processes, and kills what
+// they started. The command and process code of the daemon call it.
+//
+// All children go through one [Reaper], which owns every wait of the process.
+// That is what lets the daemon be PID 1: it also reaps orphans, and it can't
+// take an exit status away from the one who waits for it, because nobody else
+// waits. For the same reason nothing in the daemon may use os/exec.
+//
+// A Reaper and its children are safe for concurrent use.
+package child
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrClosed: the reaper doesn't start anything any more.
+var ErrClosed = errors.New("child: the daemon is stopping")
+
+// OOMScore is the oom_score_adj of children: when memory runs out a command
+// dies, not the daemon that reports it.
+const OOMScore = 500
+
+// Spec is a program to start. It leads its own session, so that a signal to
+// its process group reaches what it started.
+type Spec struct {
+	Path string   // absolute
+	Args []string // from argv[0]
+	Env  []string
+	Dir  string // exists
+	// Files are the descriptors 0, 1, 2, … of the child. They have to be in
+	// blocking mode; the caller closes its own copies.
+	Files []int
+	// Terminal makes descriptor 0 the controlling terminal.
+	Terminal   bool
+	Credential *syscall.Credential // nil: the daemon's own
+}
+
+// Exit is how a child ended.
+type Exit struct {
+	Code   int    // 128+n for a signal
+	Signal string // "SIGKILL", or empty
+}
+
+// Child is a started process.
+type Child struct {
+	PID int
+
+	r    *Reaper
+	done chan struct{}
+	exit Exit // set before done is closed
+}
+
+// Done is closed when the child has ended and was reaped.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Exit says how the child ended. It is valid once Done is closed.
+func (c *Child) Exit() Exit { return c.exit }
+
+// Signal sends sig to the child's process group. It does nothing once the
+// child was reaped, since the number may then belong to another.
+func (c *Child) Signal(sig syscall.Signal) error {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if c.r.children[c.PID] != c {
+		return nil
+	}
+	return syscall.Kill(-c.PID, sig)
+}
+
+// Reaper starts children and waits for all of them.
+type Reaper struct {
+	all bool // reap orphans too
+
+	mu       sync.Mutex // held from a fork until its pid is registered
+	children map[int]*Child
+	oom      *oomScore
+	closed   bool
+
+	sigs chan os.Signal
+	quit chan struct{}
+	wg   sync.WaitGroup
+}
+
+// NewReaper makes a running Reaper. With all it reaps every child of the
+// process, orphans that fell to it included, and there may be only one; without,
+// only those that it started (for use inside a larger program).
+func NewReaper(all bool) *Reaper {
+	r := &Reaper{
+		all:      all,
+		children: map[int]*Child{},
+		sigs:     make(chan os.Signal, 1),
+		quit:     make(chan struct{}),
+	}
+	if all {
+		r.oom = openOOMScore()
+	}
+	signal.Notify(r.sigs, syscall.SIGCHLD)
+	r.wg.Add(1)
+	go func() {
+		defer r.wg.Done()
+		for {
+			r.reap()
+			select {
+			case <-r.sigs:
+			case <-r.quit:
+				return
+			}
+		}
+	}()
+	return r
+}
+
+// Stop refuses new children from now on; those that run are still reaped.
+func (r *Reaper) Stop() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+}
+
+// Close stops reaping. Children that still run are left alone.
+func (r *Reaper) Close() {
+	r.Stop()
+	signal.Stop(r.sigs)
+	close(r.quit)
+	r.wg.Wait()
+	if r.oom != nil {
+		r.oom.close()
+	}
+}
+
+// Start starts a program. The error is the system's (E2BIG, EACCES, ENOENT,
+// EAGAIN, …) or ErrClosed.
+func (r *Reaper) Start(s Spec) (*Child, error) {
+	files := make([]uintptr, len(s.Files))
+	for i, fd := range s.Files {
+		files[i] = uintptr(fd)
+	}
+	attr := &syscall.ProcAttr{
+		Dir: s.Dir, Env: s.Env, Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.Terminal, Credential: s.Credential},
+	}
+	c := &Child{r: r, done: make(chan struct{})}
+
+	// The lock costs no concurrency: the runtime serialises forks anyway, and
+	// the parent only continues when the child has exec'd.
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, ErrClosed
+	}
+	if r.oom != nil {
+		// The child inherits the score, so there is no moment at which it
+		// runs with the daemon's.
+		r.oom.set(OOMScore)
+		defer r.oom.restore()
+	}
+	pid, err := syscall.ForkExec(s.Path, s.Args, attr)
+	if err != nil {
+		return nil, err
+	}
+	c.PID = pid
+	r.children[pid] = c
+	return c, nil
+}
+
+// Running gives the pids of the children that weren't reaped yet.
+func (r *Reaper) Running() []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pids := make([]int, 0, len(r.children))
+	for pid := range r.children {
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func (r *Reaper) reap() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all {
+		for {
+			pid, status, ok := wait(-1)
+			if !ok {
+				return
+			}
+			if c := r.children[pid]; c != nil {
+				r.ended(c, status)
+			}
+		}
+	}
+	for pid, c := range r.children {
+		if _, status, ok := wait(pid); ok {
+			r.ended(c, status)
+		}
+	}
+}
+
+func (r *Reaper) ended(c *Child, status syscall.WaitStatus) {
+	delete(r.children, c.PID)
+	c.exit = exitOf(status)
+	close(c.done)
+}
+
+// wait reaps pid (-1: any child) if it has ended.
+func wait(pid int) (int, syscall.WaitStatus, bool) {
+	var status syscall.WaitStatus
+	for {
+		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		return got, status, err == nil && got > 0
+	}
+}
+
+func exitOf(s syscall.WaitStatus) Exit {
+	if s.Signaled() {
+		return Exit{Code: 128 + int(s.Signal()), Signal: unix.SignalName(s.Signal())}
+	}
+	return Exit{Code: s.ExitStatus()}
+}

@@ -1,0 +1,190 @@
+package child
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// MarkVariable is the environment variable that marks the processes of a Tree.
+const MarkVariable = "ASTRABOX_RUN"
+
+// Tree names processes that belong together: a child and everything that it
+// started, also what left its process group and session and whose parents have
+// ended. Members are found by descent, by session and by the mark that they
+// inherited in their environment, so only a process that dropped all three
+// (a new session, a cleaned environment, every ancestor dead) is missed.
+type Tree struct {
+	Leader int // session leader; 0: none
+	// Reaped says that the leader was reaped, so that its number may by now
+	// belong to another process.
+	Reaped bool
+	Mark   string // random; "": none
+}
+
+// killRound is the pause between looks at processes that were told to die.
+const killRound = 2 * time.Millisecond
+
+// Kill ends every member with SIGKILL and returns when none is left. All are
+// stopped first, until a look finds no new one: a stopped process can't fork,
+// so the tree can't outrun its killer. The error is ctx's, naming how many are
+// left (a process in an uninterruptible wait).
+func (t Tree) Kill(ctx context.Context) error {
+	stopped := map[int]bool{}
+	for {
+		members, err := t.members()
+		if err != nil {
+			return err
+		}
+		if len(members) == 0 {
+			return nil
+		}
+		found := false
+		for _, pid := range members {
+			if !stopped[pid] {
+				found, stopped[pid] = true, true
+				_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended meanwhile
+			}
+		}
+		if found {
+			continue
+		}
+		for _, pid := range members {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("child: %d processes survive SIGKILL: %w", len(members), context.Cause(ctx))
+		case <-time.After(killRound):
+		}
+	}
+}
+
+// Signal sends sig to every member, once.
+func (t Tree) Signal(sig syscall.Signal) error {
+	members, err := t.members()
+	for _, pid := range members {
+		_ = syscall.Kill(pid, sig)
+	}
+	return err
+}
+
+// stat is the part of /proc/PID/stat that says where a process belongs.
+type stat struct {
+	pid, ppid, session int
+	ended              bool // a zombie without threads
+}
+
+// members gives the living members.
+func (t Tree) members() ([]int, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	self := os.Getpid()
+	leader := t.Leader
+	if t.Reaped {
+		for _, p := range all {
+			if p.pid == leader {
+				leader = 0 // the number was given away, so its session had ended
+			}
+		}
+	}
+	in := map[int]bool{}
+	var env []byte
+	for _, p := range all {
+		switch {
+		case p.pid == self || p.pid == 1:
+		case leader != 0 && (p.pid == leader || p.session == leader):
+			in[p.pid] = true
+		case t.Mark != "" && !p.ended:
+			if env, err = environ(p.pid, env); err == nil && marked(env, t.Mark) {
+				in[p.pid] = true
+			}
+		}
+	}
+	for grew := true; grew; {
+		grew = false
+		for _, p := range all {
+			if in[p.ppid] && !in[p.pid] && p.pid != self && p.ppid != self {
+				in[p.pid], grew = true, true
+			}
+		}
+	}
+	var members []int
+	for _, p := range all {
+		if in[p.pid] && !p.ended {
+			members = append(members, p.pid)
+		}
+	}
+	return members, nil
+}
+
+func marked(env []byte, mark string) bool {
+	want := []byte(MarkVariable + "=" + mark)
+	for {
+		entry, rest, more := bytes.Cut(env, []byte{0})
+		if bytes.Equal(entry, want) {
+			return true
+		}
+		if !more {
+			return false
+		}
+		env = rest
+	}
+}
+
+// processes reads all of /proc. One that vanishes meanwhile is left out.
+func processes() ([]stat, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var all []stat
+	buf := make([]byte, 1024)
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		f, err := os.Open("/proc/" + name + "/stat")
+		if err != nil {
+			continue
+		}
+		n, err := f.Read(buf)
+		f.Close()
+		if err != nil {
+			continue
+		}
+		if s, ok := parseStat(pid, buf[:n]); ok {
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// parseStat starts after the last ")", since a process chooses its own name.
+func parseStat(pid int, b []byte) (stat, bool) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return stat{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 18 {
+		return stat{}, false
+	}
+	ppid, err1 := strconv.Atoi(string(f[1]))
+	session, err2 := strconv.Atoi(string(f[3]))
+	// A process whose first thread has ended shows as a zombie while others run.
+	ended := bytes.ContainsAny(f[0][:1], "ZXx") && len(f[17]) == 1 && f[17][0] <= '1'
+	return stat{pid: pid, ppid: ppid, session: session, ended: ended}, err1 == nil && err2 == nil
+}
