@@ -118,11 +118,16 @@ func migrate(ctx context.Context, db *sql.DB, migrations fs.FS) error {
 // itself waits for the busy timeout of the connection.
 const busyTries = 3
 
+// Beginner is a *sql.DB, or a *sql.Conn of it that a caller keeps for writing.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
 // Tx runs f in a transaction that holds the write lock from its start, commits
 // when f returns nil and rolls back otherwise (also when f panics). When the
 // database stays busy before f did anything, it starts again, at most three
 // times; f's own errors are returned as they are.
-func Tx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+func Tx(ctx context.Context, db Beginner, f func(*sql.Tx) error) error {
 	var tx *sql.Tx
 	var err error
 	for try := 1; ; try++ {

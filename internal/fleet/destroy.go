@@ -1,0 +1,253 @@
+package fleet
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/astrabox/astrabox/internal/killpoint"
+	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/internal/store"
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+var (
+	killBeforeDestroy = killpoint.New("destroy.before")
+	killAfterDestroy  = killpoint.New("destroy.after")
+	killVerdictStored = killpoint.New("destroy.stored")
+)
+
+// verdict is a destruction under way: two callers share one.
+type verdict struct {
+	done chan struct{}
+	d    sandbox.Destruction
+	err  error
+}
+
+// Destroy destroys a sandbox that has an open ledger entry and stores the
+// verdict. The error is the store's; what became of the sandbox is in the
+// Destruction. Without the proof the ledger's loop goes on. A caller whose ctx
+// ends leaves the destruction to the others that wait for it.
+func (f *Fleet) Destroy(ctx context.Context, r Ref) (sandbox.Destruction, error) {
+	key := r.Backend + "\x00" + r.ID
+	f.mu.Lock()
+	v, running := f.verdicts[key]
+	if !running {
+		v = &verdict{done: make(chan struct{})}
+		f.verdicts[key] = v
+	}
+	f.mu.Unlock()
+	if running {
+		select {
+		case <-v.done:
+			return v.d, v.err
+		case <-ctx.Done():
+			return sandbox.Destruction{}, ctx.Err()
+		}
+	}
+	// Deferred, so that a verdict that never came frees those who wait, too.
+	v.err = context.Canceled
+	defer func() {
+		f.mu.Lock()
+		delete(f.verdicts, key)
+		f.mu.Unlock()
+		close(v.done)
+	}()
+	v.d, v.err = f.destroy(ctx, r)
+	return v.d, v.err
+}
+
+func (f *Fleet) destroy(ctx context.Context, r Ref) (sandbox.Destruction, error) {
+	entry, err := f.cfg.Store.LedgerEntry(ctx, r.Backend, r.ID)
+	if err != nil {
+		return sandbox.Destruction{}, err
+	}
+	if !entry.EndedAt.IsZero() {
+		return sandbox.Destruction{SandboxID: r.ID, Outcome: sandbox.Outcome(entry.Outcome), Detail: entry.Detail}, nil
+	}
+	killBeforeDestroy.Hit()
+	var d sandbox.Destruction
+	if b, err := f.backend(r.Backend); err != nil {
+		d = sandbox.Destruction{SandboxID: r.ID, Outcome: sandbox.Unconfirmed, Detail: err.Error()}
+	} else {
+		d = sandbox.ConfirmDestroyed(ctx, b, r.ID)
+	}
+	killAfterDestroy.Hit()
+	gone := d.ConfirmsGone(r.ID)
+	// A verdict that was reached is stored, also when nobody waits any more.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	err = f.cfg.Store.Update(ctx, func(t *store.Tx) error {
+		return t.NoteDestruction(r.Backend, r.ID, string(d.Outcome), d.Detail, gone, t.Now().Add(backoff(entry.Attempts)))
+	})
+	killVerdictStored.Hit()
+	if !gone {
+		f.log.Warn("a destruction is not confirmed", "sandbox", r.ID, "outcome", d.Outcome, "detail", d.Detail, "attempt", entry.Attempts+1)
+	}
+	return d, err
+}
+
+// backoff is how long after a try without proof the next one comes: from one
+// second to ten minutes, and some, so that many don't come at once.
+func backoff(attempts int64) time.Duration {
+	d := 10 * time.Minute
+	if attempts < 9 {
+		d = min(d, time.Second<<attempts)
+	}
+	return d + rand.N(d/4+1)
+}
+
+// Kick makes the ledger's loop look at once.
+func (f *Fleet) Kick() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Unconfirmed is the number of sandboxes whose end isn't proven yet.
+func (f *Fleet) Unconfirmed(ctx context.Context) (int64, error) {
+	return f.cfg.Store.OpenLedgerCount(ctx)
+}
+
+// Run retries the ledger and sweeps until ctx ends.
+func (f *Fleet) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { f.ledgerLoop(ctx); return nil })
+	g.Go(func() error { f.sweepLoop(ctx); return nil })
+	return g.Wait()
+}
+
+// The ledger's loop destroys this many at once, and looks at the rows at least
+// this often.
+const (
+	ledgerParallel = 8
+	ledgerEvery    = time.Minute
+)
+
+func (f *Fleet) ledgerLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait := ledgerEvery
+		due, next, err := f.cfg.Store.OpenLedger(ctx, time.Now(), 100)
+		if err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			f.log.Error("the ledger can't be read", "err", err)
+		} else if !next.IsZero() {
+			wait = min(wait, max(time.Until(next), 10*time.Millisecond))
+		}
+		var g errgroup.Group
+		g.SetLimit(ledgerParallel)
+		for _, e := range due {
+			g.Go(func() error {
+				d, err := f.Destroy(ctx, Ref{e.Backend, e.SandboxID})
+				if err == nil && d.ConfirmsGone(e.SandboxID) && e.ConversationID != "" && f.cfg.OnDestroyed != nil {
+					f.cfg.OnDestroyed(e.ConversationID)
+				}
+				return nil
+			})
+		}
+		_ = g.Wait() // the functions return nil
+		if len(due) > 0 {
+			continue // there may be more
+		}
+		f.sleep(ctx, wait)
+	}
+}
+
+// sleep waits, or until kicked.
+func (f *Fleet) sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-f.kick:
+	}
+}
+
+func (f *Fleet) sweepLoop(ctx context.Context) {
+	timer := time.NewTimer(f.cfg.SweepEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		if n, err := f.Sweep(ctx); err != nil {
+			f.log.Warn("the sweep could not list the sandboxes", "err", err)
+		} else if n > 0 {
+			f.log.Info("the sweep found sandboxes that nobody names", "count", n)
+		}
+		timer.Reset(f.cfg.SweepEvery)
+	}
+}
+
+// Sweep puts the sandboxes of this installation that no row names, and that are
+// older than the grace time, into the ledger. A listing that fails is an error
+// and not an empty inventory. It reports how many it found.
+func (f *Fleet) Sweep(ctx context.Context) (found int, err error) {
+	for name, b := range f.backends {
+		if b.Inventory == nil {
+			continue
+		}
+		infos, err := f.inventory(ctx, b)
+		if err != nil {
+			return found, err
+		}
+		for _, info := range infos {
+			// The rows are read after the listing: an assignment is stored before
+			// its sandbox exists, so what is in the listing and in no row has no
+			// owner any more.
+			if sandbox.ClaimOf(info.Metadata, f.cfg.InstallationID, "") != sandbox.ClaimMine ||
+				info.CreatedAt.IsZero() || time.Since(info.CreatedAt) < f.cfg.SweepGrace {
+				continue
+			}
+			named, err := f.cfg.Store.Named(ctx, name, info.ID, info.Metadata[sandbox.KeyAssignmentID])
+			if err != nil {
+				return found, err
+			}
+			if named {
+				continue
+			}
+			err = f.cfg.Store.Update(ctx, func(t *store.Tx) error {
+				return t.AddToLedger(model.LedgerEntry{Backend: name, SandboxID: info.ID, Reason: "nobody names it"})
+			})
+			if err != nil {
+				return found, err
+			}
+			found++
+		}
+	}
+	if found > 0 {
+		f.Kick()
+	}
+	return found, nil
+}
+
+// maxPages bounds a listing that never ends.
+const maxPages = 1000
+
+func (f *Fleet) inventory(ctx context.Context, b *sandbox.Bound) ([]sandbox.Info, error) {
+	want := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: f.cfg.InstallationID}
+	var all []sandbox.Info
+	page := ""
+	for range maxPages {
+		callCtx, cancel := context.WithTimeout(ctx, f.cfg.CallTimeout)
+		infos, next, err := b.Inventory.ListSandboxes(callCtx, want, page)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, infos...)
+		if next == "" {
+			return all, nil
+		}
+		page = next
+	}
+	return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the listing of the backend %s has more than %d pages", b.Name(), maxPages)
+}
