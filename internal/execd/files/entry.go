@@ -1,0 +1,117 @@
+package files
+
+import (
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// fdPath reaches a descriptor by name, which reopens an O_PATH one.
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// openRegular opens a regular file of the daemon's own (never a FIFO that
+// would block) and gives its state.
+func openRegular(path string) (*os.File, *unix.Stat_t, error) {
+	fd, err := openat(unix.AT_FDCWD, path, unix.O_PATH)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, nil, unix.EINVAL
+	}
+	f, err := os.Open(fdPath(fd))
+	return f, &st, err
+}
+
+// versionOf identifies a state of a file. A replaced file has another inode,
+// one written in place another time of change, which no program can set back.
+// Two writes of the same size within one tick of the kernel's clock (from 4 ms
+// to nanoseconds, as the kernel has it) look the same.
+func versionOf(st *unix.Stat_t) string {
+	b := make([]byte, 0, 64)
+	for i, n := range [...]uint64{st.Ino, uint64(st.Size), uint64(st.Mtim.Nano()), uint64(st.Ctim.Nano())} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = strconv.AppendUint(b, n, 36)
+	}
+	return string(b)
+}
+
+var typeNames = map[uint32]string{
+	unix.S_IFREG:  wire.TypeFile,
+	unix.S_IFDIR:  wire.TypeDirectory,
+	unix.S_IFLNK:  wire.TypeSymlink,
+	unix.S_IFIFO:  wire.TypeFIFO,
+	unix.S_IFSOCK: wire.TypeSocket,
+	unix.S_IFBLK:  wire.TypeDevice,
+	unix.S_IFCHR:  wire.TypeCharDev,
+}
+
+func entryOf(path, target string, st *unix.Stat_t, n namer) *wire.Entry {
+	e := &wire.Entry{
+		Type:    typeNames[st.Mode&unix.S_IFMT],
+		Size:    st.Size,
+		Mode:    strconv.FormatUint(uint64(st.Mode&0o7777), 8),
+		Owner:   n.owner(st.Uid),
+		Group:   n.group(st.Gid),
+		ModTime: time.Unix(st.Mtim.Unix()).UTC(),
+		Version: versionOf(st),
+	}
+	if e.Type == "" {
+		e.Type = wire.TypeDevice
+	}
+	e.Path, e.PathB64 = wire.SplitText(path)
+	e.Target, e.TargetB64 = wire.SplitText(target)
+	return e
+}
+
+// entryAt describes one name of an open directory, without following it.
+func entryAt(dir int, base, path string, n namer) (*wire.Entry, uint32, error) {
+	var st unix.Stat_t
+	if err := fstatat(dir, base, &st); err != nil {
+		return nil, 0, err
+	}
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		var err error
+		if target, err = readlink(dir, base); err != nil {
+			return nil, 0, err
+		}
+	}
+	return entryOf(path, target, &st, n), st.Mode & unix.S_IFMT, nil
+}
+
+// entryFd describes what a descriptor stands for.
+func entryFd(fd int, path string, n namer) (*wire.Entry, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	target := ""
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		var err error
+		if target, err = readlink(fd, ""); err != nil {
+			return nil, err
+		}
+	}
+	return entryOf(path, target, &st, n), nil
+}
+
+func fstatat(dir int, base string, st *unix.Stat_t) error {
+	for {
+		err := unix.Fstatat(dir, base, st, unix.AT_SYMLINK_NOFOLLOW)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package files
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// maxDepth is how many levels a listing or search goes down; it holds one
+// descriptor per level.
+const maxDepth = 512
+
+func (s *service) list(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r, "depth")
+	if err != nil {
+		return err
+	}
+	depth := 1
+	if text := q.Get("depth"); text != "" {
+		if depth, err = strconv.Atoi(text); err != nil || depth < 0 {
+			return failf(wire.CodePathInvalid, "depth %s isn't a number from 0", strconv.QuoteToASCII(text))
+		}
+	}
+	return s.stream(w, r, q["root"], q.Get("path"), depth, func(string) bool { return true })
+}
+
+func (s *service) search(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r, "pattern")
+	if err != nil {
+		return err
+	}
+	match, err := matcher(q.Get("pattern"))
+	if err != nil {
+		return err
+	}
+	return s.stream(w, r, q["root"], q.Get("path"), maxDepth+1, match)
+}
+
+// matcher compiles a glob for base names. Bytes that aren't UTF-8 match
+// themselves. A pattern with so many alternatives that matching one name could
+// take long is refused.
+func matcher(pattern string) (func(name string) bool, error) {
+	const maxPattern, maxAlternatives = 1024, 4096
+	if pattern == "" || len(pattern) > maxPattern {
+		return nil, failf(wire.CodePathInvalid, "the pattern is empty or longer than %d bytes", maxPattern)
+	}
+	pattern = widen(pattern)
+	if !doublestar.ValidatePattern(pattern) {
+		return nil, failf(wire.CodePathInvalid, "the pattern is malformed")
+	}
+	product, each := 1, 1+strings.Count(pattern, ",")
+	for range strings.Count(pattern, "{") {
+		if product *= each; product > maxAlternatives {
+			return nil, failf(wire.CodePathInvalid, "the pattern has too many alternatives")
+		}
+	}
+	return func(name string) bool { return doublestar.MatchUnvalidated(pattern, widen(name)) }, nil
+}
+
+// widen turns bytes that aren't UTF-8 into private characters, one for each
+// value, since the matcher takes all of them for the same one.
+func widen(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		c, n := utf8.DecodeRuneInString(s[i:])
+		if c == utf8.RuneError && n == 1 {
+			c = 0x10FF00 + rune(s[i])
+		}
+		b.WriteRune(c)
+		i += n
+	}
+	return b.String()
+}
+
+// stream sends what lies below path as NDJSON. A directory that can't be
+// opened is a plain refusal; what fails later is the last line.
+func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string, path string, depth int, match func(string) bool) error {
+	dir, err := openDir(roots, path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	out := bufio.NewWriterSize(w, 64<<10)
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	t := &tree{s: s, namer: s.accounts.namer(), emit: func(e *wire.Entry, base string) error {
+		if !match(base) {
+			return nil
+		}
+		return enc.Encode(e)
+	}}
+	last := wire.Line{End: true}
+	if err := t.walk(r.Context(), dir, strings.TrimRight(path, "/"), depth, 1); err != nil {
+		last = wire.Line{Error: failureOf(err).wire()}
+	}
+	if err := enc.Encode(last); err == nil {
+		out.Flush() //nolint:errcheck // the client is gone: nothing is left to do
+	}
+	return nil
+}
+
+// openDir opens a directory for reading; a final link is followed.
+func openDir(roots []string, path string) (*os.File, error) {
+	sc, err := newScope(roots)
+	if err != nil {
+		return nil, err
+	}
+	defer sc.close() //nolint:errcheck // an O_PATH descriptor
+	fd, err := sc.open(path, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
+	rfd, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(rfd), "dir"), nil
+}
+
+// tree walks directories in lexical order, children after their parent.
+type tree struct {
+	s     *service
+	namer namer
+	emit  func(e *wire.Entry, base string) error
+}
+
+// walk lists dir, which is open, down to depth levels. What vanishes meanwhile
+// is left out, and so is what lies in a directory that the daemon may not
+// read (a FUSE mount of another account, say).
+func (t *tree) walk(ctx context.Context, dir *os.File, prefix string, depth, level int) error {
+	if depth < 1 {
+		return nil
+	}
+	if level > maxDepth {
+		return failf(wire.CodePathInvalid, "the tree has more than %d levels", maxDepth)
+	}
+	names, err := dir.Readdirnames(-1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	slices.Sort(names)
+	fd := int(dir.Fd())
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, ours := t.s.hidden.Load(name); ours {
+			continue
+		}
+		path := prefix + "/" + name
+		e, kind, err := entryAt(fd, name, path, t.namer)
+		if passable(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.emit(e, name); err != nil {
+			return err
+		}
+		if kind != unix.S_IFDIR || depth == 1 {
+			continue
+		}
+		cfd, err := openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+		if passable(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		child := os.NewFile(uintptr(cfd), "dir")
+		err = t.walk(ctx, child, path, depth-1, level+1)
+		child.Close() //nolint:errcheck // read only
+		if err != nil && !passable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// passable errors leave out one entry: it vanished, became something else, or
+// is closed to the daemon. EINVAL is readlink's of what is no link any more.
+func passable(err error) bool {
+	for _, pass := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.ESRCH, unix.ESTALE, unix.EACCES, unix.EPERM, unix.EINVAL} {
+		if errors.Is(err, pass) {
+			return true
+		}
+	}
+	return false
+}

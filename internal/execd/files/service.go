@@ -1,0 +1,108 @@
+package files
+
+import (
+	"hash/maphash"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// maxBody limits a JSON body.
+const maxBody = 4 << 20
+
+// Config is what the service needs to know. The zero value is right inside a
+// sandbox.
+type Config struct {
+	Passwd string // account file; "" is /etc/passwd
+	Group  string // group file; "" is /etc/group
+}
+
+type service struct {
+	accounts   *accounts
+	publishing publishing
+	hidden     sync.Map // names of unfinished files, which listings leave out
+}
+
+// New gives the handler of /v1/fs/, /files, /files/, /directories and
+// /directories/. It answers 404 to every other path.
+func New(c Config) http.Handler {
+	if c.Passwd == "" {
+		c.Passwd = "/etc/passwd"
+	}
+	if c.Group == "" {
+		c.Group = "/etc/group"
+	}
+	s := &service{accounts: newAccounts(c.Passwd, c.Group), publishing: publishing{seed: maphash.MakeSeed()}}
+	routes := map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET " + wire.PathStat:     s.stat,
+		"GET " + wire.PathList:     s.list,
+		"GET " + wire.PathSearch:   s.search,
+		"GET " + wire.PathContent:  s.read,
+		"HEAD " + wire.PathContent: s.read,
+		"PUT " + wire.PathContent:  s.write,
+		"POST " + wire.PathMakeDir: s.makeDir,
+		"POST " + wire.PathAttr:    s.setAttr,
+		"POST " + wire.PathRename:  s.rename,
+		"POST " + wire.PathRemove:  s.remove,
+	}
+	old := s.legacy()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Method + " " + r.URL.Path
+		if h, ok := routes[key]; ok {
+			if err := h(w, r); err != nil {
+				refuse(w, err)
+			}
+			return
+		}
+		if h, ok := old[key]; ok {
+			if err := h(w, r); err != nil {
+				refuseLegacy(w, err)
+			}
+			return
+		}
+		http.NotFound(w, r)
+	})
+}
+
+// query reads the parameters of a request. A parameter that isn't among known,
+// or is given twice (root apart), is refused.
+func query(r *http.Request, known ...string) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, failf(wire.CodePathInvalid, "the query can't be read: %s", err)
+	}
+	for key, values := range q {
+		if key != "path" && key != "root" && !slices.Contains(known, key) {
+			return nil, failf(wire.CodePathInvalid, "unknown parameter %s", strconv.QuoteToASCII(key))
+		}
+		if key != "root" && len(values) > 1 {
+			return nil, failf(wire.CodePathInvalid, "parameter %s is given twice", key)
+		}
+	}
+	return q, nil
+}
+
+// body reads a JSON body into out.
+func body(r *http.Request, out any) error {
+	b, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err != nil {
+		return &failure{code: wire.CodeIncompleteBody, message: "the body ended early", cause: err}
+	}
+	if len(b) > maxBody {
+		return failf(wire.CodePathInvalid, "the body is larger than %d bytes", maxBody)
+	}
+	if err := wire.DecodeStrict(b, out); err != nil {
+		return failf(wire.CodePathInvalid, "the body can't be read: %s", err)
+	}
+	return nil
+}
+
+func scopeOf(s wire.Scope) (*scope, string, error) {
+	sc, err := newScope(wire.JoinTexts(s.Roots, s.RootsB64))
+	return sc, wire.JoinText(s.Path, s.PathB64), err
+}
