@@ -16,7 +16,7 @@ func (s *service) makeDir(w http.ResponseWriter, r *http.Request) error {
 	if err := body(r, &in); err != nil {
 		return err
 	}
-	a, err := s.accounts.attr(in.FileAttr)
+	a, err := s.attr(in.FileAttr)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *service) makeDir(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
-	e, err := entryFd(fd, path, s.accounts.namer())
+	e, err := entryFd(fd, path, newNamer(s.accounts))
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (s *service) setAttr(w http.ResponseWriter, r *http.Request) error {
 	if err := body(r, &in); err != nil {
 		return err
 	}
-	a, err := s.accounts.attr(in.FileAttr)
+	a, err := s.attr(in.FileAttr)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (s *service) setAttr(w http.ResponseWriter, r *http.Request) error {
 	if err := a.set(fd); err != nil {
 		return err
 	}
-	e, err := entryFd(fd, path, s.accounts.namer())
+	e, err := entryFd(fd, path, newNamer(s.accounts))
 	if err != nil {
 		return err
 	}

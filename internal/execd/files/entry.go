@@ -1,7 +1,6 @@
 package files
 
 import (
-	"os"
 	"strconv"
 	"time"
 
@@ -12,25 +11,6 @@ import (
 
 // fdPath reaches a descriptor by name, which reopens an O_PATH one.
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
-
-// openRegular opens a regular file of the daemon's own (never a FIFO that
-// would block) and gives its state.
-func openRegular(path string) (*os.File, *unix.Stat_t, error) {
-	fd, err := openat(unix.AT_FDCWD, path, unix.O_PATH)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, nil, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, nil, unix.EINVAL
-	}
-	f, err := os.Open(fdPath(fd))
-	return f, &st, err
-}
 
 // versionOf identifies a state of a file. A replaced file has another inode,
 // one written in place another time of change, which no program can set back.

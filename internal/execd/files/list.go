@@ -101,7 +101,7 @@ func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string,
 	out := bufio.NewWriterSize(w, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	t := &tree{s: s, namer: s.accounts.namer(), emit: func(e *wire.Entry, base string) error {
+	t := &tree{s: s, namer: newNamer(s.accounts), emit: func(e *wire.Entry, base string) error {
 		if !match(base) {
 			return nil
 		}

@@ -29,7 +29,7 @@ func (s *service) stat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
-	e, err := entryFd(fd, path, s.accounts.namer())
+	e, err := entryFd(fd, path, newNamer(s.accounts))
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *service) write(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.accounts.attr(wire.FileAttr{Mode: q.Get("mode"), Owner: q.Get("owner"), Group: q.Get("group")})
+	a, err := s.attr(wire.FileAttr{Mode: q.Get("mode"), Owner: q.Get("owner"), Group: q.Get("group")})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -18,12 +19,11 @@ const maxBody = 4 << 20
 // Config is what the service needs to know. The zero value is right inside a
 // sandbox.
 type Config struct {
-	Passwd string // account file; "" is /etc/passwd
-	Group  string // group file; "" is /etc/group
+	Accounts *account.DB // nil: those of /etc/passwd and /etc/group
 }
 
 type service struct {
-	accounts   *accounts
+	accounts   *account.DB
 	publishing publishing
 	hidden     sync.Map // names of unfinished files, which listings leave out
 }
@@ -31,13 +31,10 @@ type service struct {
 // New gives the handler of /v1/fs/, /files, /files/, /directories and
 // /directories/. It answers 404 to every other path.
 func New(c Config) http.Handler {
-	if c.Passwd == "" {
-		c.Passwd = "/etc/passwd"
+	if c.Accounts == nil {
+		c.Accounts = account.System
 	}
-	if c.Group == "" {
-		c.Group = "/etc/group"
-	}
-	s := &service{accounts: newAccounts(c.Passwd, c.Group), publishing: publishing{seed: maphash.MakeSeed()}}
+	s := &service{accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}}
 	routes := map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + wire.PathStat:     s.stat,
 		"GET " + wire.PathList:     s.list,

@@ -212,7 +212,7 @@ func (u *upload) commit(path string) (*wire.Entry, error) {
 	if err := u.publish(fd, exists); err != nil {
 		return nil, err
 	}
-	return entryFd(fd, path, u.s.accounts.namer())
+	return entryFd(fd, path, newNamer(u.s.accounts))
 }
 
 func (u *upload) publish(fd int, exists bool) error {
