@@ -1,0 +1,114 @@
+// The first screen: something can be typed and run at once.
+
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { Menu as MenuIcon, TriangleAlert } from "lucide-react";
+import { useRef, useState } from "react";
+import { api, type Named } from "../api";
+import { useConversations, useTouch } from "../shell/conversations";
+import { useShell } from "../shell/layout";
+import { Mark } from "../shell/sidebar";
+import { t } from "../strings";
+import { IconButton } from "../ui/button";
+import { randomId } from "../ui/id";
+import { usePhone } from "../ui/media";
+import { Problem, reason } from "../ui/parts";
+import { Composer, type ComposerHandle } from "./composer";
+import { outbox } from "./outbox";
+
+export function NewPage() {
+  const navigate = useNavigate();
+  const shell = useShell();
+  const phone = usePhone();
+  const touch = useTouch();
+  const { list, isSuccess } = useConversations();
+  const agents = useQuery({ queryKey: ["agents"], queryFn: api.agents, staleTime: 60_000 });
+  const doctor = useQuery({ queryKey: ["doctor"], queryFn: api.doctor, staleTime: 60_000, retry: false });
+  const [chosen, setChosen] = useState<string>();
+  const [busy, setBusy] = useState(false);
+  const [failed, setFailed] = useState<string>();
+  const composer = useRef<ComposerHandle>(null);
+  // The same conversation, when its creation has to be asked for again.
+  const attempt = useRef<{ text: string; key: string }>(undefined);
+
+  const all = agents.data ?? [];
+  const agent = all.find((a) => a.name === chosen) ?? all.find(isShell) ?? all[0];
+  const isShellAgent = !agent || isShell(agent);
+  const problems = (doctor.data ?? []).filter((f) => !f.ok);
+
+  const start = async (text: string) => {
+    setBusy(true);
+    setFailed(undefined);
+    if (attempt.current?.text !== text) attempt.current = { text, key: randomId() };
+    try {
+      const c = await api.create({ agent: agent?.name, title: titleFrom(text) }, attempt.current.key);
+      attempt.current = undefined;
+      outbox.add(c.id, text);
+      touch(c.id, c);
+      void navigate({ to: "/c/$id", params: { id: c.id } });
+      return true;
+    } catch (e) {
+      setFailed(t.composer.createFailed(reason(e)));
+      return false;
+    } finally {
+      setBusy(false);
+    }
+  };
+
+  return (
+    <div className="flex h-full flex-col">
+      {phone && <header className="flex h-12 shrink-0 items-center gap-1 border-b px-2"><IconButton label={t.list.open} onClick={shell.openList}><MenuIcon /></IconButton><span className="font-semibold">{t.app}</span></header>}
+      <div className="min-h-0 flex-1 overflow-y-auto">
+        <div className="mx-auto flex min-h-full w-full max-w-2xl flex-col justify-center gap-4 px-4 py-8 pb-[12dvh]">
+          <div>
+            <Mark className="mb-3 size-7 text-ink" />
+            <h1 className="text-2xl font-semibold tracking-tight">{t.first.heading}</h1>
+            <p className="mt-1 text-soft">{isShellAgent ? t.first.shell : t.first.other(agent.name)}</p>
+          </div>
+          {all.length > 1 && (
+            <label className="flex items-center gap-2 text-sm text-soft">
+              {t.first.agent}
+              <select value={agent?.name} onChange={(e) => setChosen(e.target.value)} className="h-8 rounded-md border bg-raised px-2 text-ink">
+                {all.map((a) => <option key={a.id} value={a.name}>{a.name}</option>)}
+              </select>
+            </label>
+          )}
+          <Composer ref={composer} draftKey="new" shell={isShellAgent} busy={busy} history={[]} onSend={start} autoFocus={!phone} />
+          {failed && <Problem error={new Error(failed)} />}
+          {isShellAgent && isSuccess && list.length < 3 && (
+            <div className="flex flex-col items-start gap-1.5">
+              <p className="text-xs text-faint">{t.first.try}</p>
+              {t.first.examples.map((x) => (
+                <button key={x} type="button" disabled={busy} onClick={() => void start(x)}
+                  className="max-w-full truncate rounded-md border bg-raised px-2.5 py-1.5 font-mono text-xs text-soft hover:bg-hover hover:text-ink coarse:py-2.5">
+                  {x}
+                </button>
+              ))}
+            </div>
+          )}
+          {problems.length > 0 && (
+            <section aria-label={t.first.doctor} className="rounded-lg border border-wait/30 bg-wait-soft p-3">
+              <h2 className="flex items-center gap-2 text-sm font-medium text-wait"><TriangleAlert aria-hidden className="size-4" />{t.first.doctor}</h2>
+              <ul className="mt-2 flex flex-col gap-2 text-sm">
+                {problems.map((f) => (
+                  <li key={f.id}>
+                    <p>{f.summary}</p>
+                    {f.fix && <p className="text-soft"><span className="text-faint">{t.first.fix}: </span><code className="text-xs wrap-anywhere">{f.fix}</code></p>}
+                  </li>
+                ))}
+              </ul>
+            </section>
+          )}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+const isShell = (a: Named) => /shell/i.test(a.name);
+
+/** The first line, short enough for a list. */
+export function titleFrom(text: string): string {
+  const line = text.trim().split("\n", 1)[0]!.trim();
+  return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
+}

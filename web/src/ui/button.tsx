@@ -1,0 +1,60 @@
+import { clsx } from "clsx";
+import { Tooltip } from "radix-ui";
+import type { ComponentProps, ReactNode } from "react";
+
+type Look = "primary" | "plain" | "danger" | "quiet";
+
+const looks: Record<Look, string> = {
+  primary: "bg-ink text-invert hover:opacity-85",
+  plain: "border bg-raised text-ink hover:bg-hover",
+  danger: "bg-bad text-invert hover:opacity-85",
+  quiet: "text-soft hover:bg-hover hover:text-ink",
+};
+
+export function Button({ look = "plain", small, className, ...rest }: ComponentProps<"button"> & { look?: Look; small?: boolean }) {
+  return (
+    <button
+      type="button"
+      {...rest}
+      className={clsx(
+        "inline-flex shrink-0 items-center justify-center gap-1.5 rounded-md font-medium whitespace-nowrap transition-colors select-none disabled:opacity-45",
+        small ? "h-7 px-2.5 text-xs coarse:h-9" : "h-8 px-3 text-sm coarse:h-10",
+        looks[look],
+        className,
+      )}
+    />
+  );
+}
+
+/** A button that shows a picture; its label is read out and shown as a tip. */
+export function IconButton({ label, tip, children, className, side, ...rest }:
+  Omit<ComponentProps<"button">, "aria-label"> & { label: string; tip?: string; children: ReactNode; side?: "top" | "bottom" | "left" | "right" }) {
+  return (
+    <Tip text={tip ?? label} side={side}>
+      <button
+        type="button"
+        aria-label={label}
+        {...rest}
+        className={clsx(
+          "inline-flex size-8 shrink-0 items-center justify-center rounded-md text-soft transition-colors hover:bg-hover hover:text-ink disabled:opacity-40 aria-pressed:bg-hover aria-pressed:text-ink coarse:size-10 [&_svg]:size-4",
+          className,
+        )}
+      >
+        {children}
+      </button>
+    </Tip>
+  );
+}
+
+export function Tip({ text, children, side }: { text: string; children: ReactNode; side?: "top" | "bottom" | "left" | "right" }) {
+  return (
+    <Tooltip.Root>
+      <Tooltip.Trigger asChild>{children}</Tooltip.Trigger>
+      <Tooltip.Portal>
+        <Tooltip.Content side={side} sideOffset={6} collisionPadding={8} className="pointer-events-none z-50 max-w-64 rounded-md bg-ink px-2 py-1 text-xs text-invert">
+          {text}
+        </Tooltip.Content>
+      </Tooltip.Portal>
+    </Tooltip.Root>
+  );
+}
