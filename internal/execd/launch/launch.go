@@ -28,8 +28,8 @@ import (
 // which counts the final NUL).
 const maxArgument = 128<<10 - 1
 
-// defaultPath is the PATH of children when the daemon has none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// DefaultPath is the PATH of children when the daemon has none.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Error is a request that can't be launched as it is.
 type Error struct {
@@ -200,6 +200,15 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "EXECD_") || name == "JUPYTER_TOKEN" || name == child.MarkVariable
 }
 
+// Environment gives the environment of a program that runs as the daemon's own account.
+func Environment(db *account.DB) []string {
+	u, _, err := who(db, Request{})
+	if err != nil {
+		u = account.User{Name: "root", Home: "/root", Shell: shell()}
+	}
+	return environment(Request{}, u)
+}
+
 func environment(r Request, u account.User) []string {
 	set := make(map[string]string, len(r.Env)+8)
 	set["HOME"], set["USER"], set["LOGNAME"], set["SHELL"] = u.Home, u.Name, u.Name, u.Shell
@@ -224,7 +233,7 @@ func environment(r Request, u account.User) []string {
 		env = append(env, kv)
 	}
 	if _, given := set["PATH"]; !given && !hasPath {
-		env = append(env, "PATH="+defaultPath)
+		env = append(env, "PATH="+DefaultPath)
 	}
 	for k, v := range set {
 		if k != child.MarkVariable {

@@ -22,8 +22,8 @@ const ProcessProtocol = "astrabox.process.v1"
 // OutputHeaderSize is the size of the header of an output message.
 const OutputHeaderSize = 13
 
-// MaxStdinInFlight bounds the bytes of stdin that the client has sent and the
-// server hasn't yet reported as written. A client that exceeds it is closed
+// MaxStdinInFlight bounds the bytes of stdin that the run has accepted (see
+// Connected) and been sent since, and that the server hasn't yet reported as written. A client that exceeds it is closed
 // with ClosePolicy, so that waiting for the process never holds up other messages.
 const MaxStdinInFlight = 1 << 20
 
@@ -124,6 +124,8 @@ type Connected struct {
 	Oldest int64  `json:"oldest"`
 	Next   int64  `json:"next"`
 	Stdin  int64  `json:"stdin"` // accepted in this run
+	// Written is how much of that was passed on to the process.
+	Written int64 `json:"written"`
 }
 
 // Exited says how a run ended; all of the run's output came before it.
@@ -134,10 +136,12 @@ type Exited struct {
 	Signal string `json:"signal"`
 }
 
-// StdinWritten counts the bytes of this attachment's stdin that were passed on
-// to the process or, after its end, dropped.
+// StdinWritten counts the bytes of this run's stdin, from its start and from
+// whichever attachment, that were passed on to the process (or dropped because
+// it had closed its stdin).
 type StdinWritten struct {
 	Type    string `json:"type"`
+	Run     int    `json:"run"`
 	Written int64  `json:"written"`
 }
 

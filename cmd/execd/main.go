@@ -1,0 +1,93 @@
+// Command execd is the daemon inside a sandbox: it runs commands, keeps
+// long-lived processes and serves files to whoever holds its token.
+//
+//	execd --listen 0.0.0.0:44772 --token-fd 3 [--ready-fd N] [-- ENTRYPOINT...]
+//
+// As PID 1 it reaps, passes signals on and exits with the entrypoint's status.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/astrabox/astrabox/internal/execd"
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/files"
+	"github.com/astrabox/astrabox/internal/version"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+func main() {
+	if err := child.Prepare(); err != nil {
+		fail(err)
+	}
+	debug.SetGCPercent(50) // a small heap, in a memory limit that it shares with the workload
+	o, err := options(os.Args[1:])
+	if err != nil {
+		fail(err)
+	}
+	os.Exit(execd.Main(o))
+}
+
+func fail(err error) {
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	fmt.Fprintln(os.Stderr, "execd:", err)
+	os.Exit(2)
+}
+
+func options(args []string) (execd.Options, error) {
+	f := flag.NewFlagSet("execd", flag.ContinueOnError)
+	listen := f.String("listen", "", "`host:port` to listen on (default every address, port "+strconv.Itoa(wire.Port)+")")
+	port := f.Int("port", wire.Port, "port to listen on, when --listen isn't given")
+	tokenFD := f.Int("token-fd", -1, "`descriptor` to read the token from")
+	token := f.String("access-token", "", "the token; other programs can see it here, prefer --token-fd (also EXECD_ACCESS_TOKEN)")
+	noToken := f.Bool("no-token", false, "serve anybody who can connect")
+	readyFD := f.Int("ready-fd", -1, "`descriptor` to write a line to when requests are answered")
+	grace := f.Duration("graceful-shutdown-timeout", 3*time.Second, "how long everything gets to end after SIGTERM")
+	show := f.Bool("version", false, "print the version")
+	if err := f.Parse(args); err != nil {
+		return execd.Options{}, err
+	}
+	if *show {
+		fmt.Println(wire.ServerName, version.Version)
+		os.Exit(0)
+	}
+	o := execd.Options{
+		Listen: *listen, Token: *token, Version: version.Version, Entrypoint: f.Args(), Grace: *grace,
+		Files: files.New(files.Config{}),
+		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if o.Listen == "" {
+		o.Listen = "0.0.0.0:" + strconv.Itoa(*port)
+	}
+	if o.Token == "" {
+		o.Token = os.Getenv("EXECD_ACCESS_TOKEN")
+	}
+	os.Unsetenv("EXECD_ACCESS_TOKEN")
+	if *tokenFD >= 0 {
+		var err error
+		if o.Token, err = execd.Token(*tokenFD); err != nil {
+			return o, err
+		}
+	}
+	switch {
+	case o.Token == "" && !*noToken:
+		return o, errors.New("no token: give --token-fd, --access-token or EXECD_ACCESS_TOKEN, or say --no-token")
+	case o.Grace < 0:
+		return o, errors.New("graceful-shutdown-timeout is negative")
+	}
+	if *readyFD >= 0 {
+		if o.Ready = os.NewFile(uintptr(*readyFD), "ready"); o.Ready == nil {
+			return o, fmt.Errorf("ready-fd: descriptor %d is not open", *readyFD)
+		}
+	}
+	return o, nil
+}

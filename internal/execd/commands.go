@@ -1,0 +1,152 @@
+package execd
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/launch"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+const (
+	keepAlive = 15 * time.Second
+	// lastWrite is how long the end of a killed command may take to be sent.
+	lastWrite = 10 * time.Second
+)
+
+func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
+	var req wire.CommandRequest
+	if !decode(w, r, &req) {
+		return
+	}
+	switch {
+	case req.Command == "":
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "command is empty")
+	case req.Timeout < 0:
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "timeout is negative")
+	case req.GID != nil && req.UID == nil:
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "gid without uid")
+	case strings.Contains(r.Header.Get("Accept"), wire.OutputType):
+		s.frameCommand(w, r, req)
+	default:
+		refuse(w, http.StatusNotAcceptable, wire.CodeInvalidBody, "accept "+wire.OutputType)
+	}
+}
+
+func launchOf(req wire.CommandRequest) launch.Request {
+	return launch.Request{Line: req.Command, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID}
+}
+
+// frameCommand runs a command and answers in frames.
+func (s *Server) frameCommand(w http.ResponseWriter, r *http.Request, req wire.CommandRequest) {
+	f := newFrameWriter(w)
+	defer f.finish()
+	result, err := s.commands.Run(r.Context(), command.Run{
+		Launch:   launchOf(req),
+		Timeout:  time.Duration(req.Timeout) * time.Millisecond,
+		Started:  func(*child.Child) { f.begin() },
+		Output:   func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) },
+		Stopping: func() { f.hurry() },
+	})
+	if err != nil {
+		status, e, tried := startFailure(err)
+		if !tried {
+			reply(w, status, e)
+			return
+		}
+		f.begin()
+		f.sendJSON(wire.FrameFailed, e)
+		return
+	}
+	f.sendJSON(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})
+}
+
+// frameWriter sends frames from several goroutines.
+type frameWriter struct {
+	rc *http.ResponseController
+	w  http.ResponseWriter
+
+	mu      sync.Mutex
+	buf     []byte
+	failed  bool
+	over    bool
+	sent    time.Time
+	pending *time.Timer
+}
+
+func newFrameWriter(w http.ResponseWriter) *frameWriter {
+	return &frameWriter{w: w, rc: http.NewResponseController(w)}
+}
+
+// begin sends the headers, so that the client knows that the command runs.
+func (f *frameWriter) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.w.Header().Set("Content-Type", wire.OutputType)
+	f.w.Header().Set("Cache-Control", "no-store")
+	f.w.Header().Set("X-Accel-Buffering", "no")
+	f.w.WriteHeader(http.StatusOK)
+	f.failed = f.rc.Flush() != nil
+	f.sent = time.Now()
+	f.pending = time.AfterFunc(keepAlive, f.keepAlive)
+}
+
+func (f *frameWriter) keepAlive() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return
+	}
+	wait := keepAlive - time.Since(f.sent)
+	if wait <= 0 {
+		f.write(wire.FrameKeepAlive, nil)
+		wait = keepAlive
+	}
+	f.pending.Reset(wait)
+}
+
+func (f *frameWriter) send(t wire.FrameType, b []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.write(t, b)
+}
+
+func (f *frameWriter) sendJSON(t wire.FrameType, v any) {
+	if b, err := json.Marshal(v); err == nil {
+		f.send(t, b)
+	}
+}
+
+// write puts header and payload into one piece: one write to the connection.
+func (f *frameWriter) write(t wire.FrameType, b []byte) bool {
+	if f.failed || f.over {
+		return false
+	}
+	f.buf = append(f.buf[:0], make([]byte, wire.FrameHeaderSize)...)
+	wire.PutFrameHeader(f.buf, t, len(b))
+	f.buf = append(f.buf, b...)
+	if _, err := f.w.Write(f.buf); err != nil || f.rc.Flush() != nil {
+		f.failed = true
+	}
+	f.sent = time.Now()
+	return !f.failed
+}
+
+// hurry bounds the time of what is still to be sent. It doesn't wait for a
+// write that is stuck, since it is meant to end it.
+func (f *frameWriter) hurry() { _ = f.rc.SetWriteDeadline(time.Now().Add(lastWrite)) }
+
+// finish ends the use of the response by the keep-alive.
+func (f *frameWriter) finish() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
+	if f.pending != nil {
+		f.pending.Stop()
+	}
+}

@@ -1,0 +1,224 @@
+package execd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/account"
+	"github.com/astrabox/astrabox/internal/execd/child"
+)
+
+// Exit codes of Main besides the entrypoint's own.
+const (
+	exitFailed   = 1
+	exitNotFound = 127
+	exitNoStart  = 126
+)
+
+// killTime bounds the end of what survived the grace time.
+const killTime = 3 * time.Second
+
+// Options of Main.
+type Options struct {
+	Listen  string // host:port
+	Token   string
+	Version string
+	// Ready gets a line when requests are answered, and is closed; nil: nobody waits.
+	Ready *os.File
+	// Entrypoint is the program to run beside the daemon; empty: none.
+	Entrypoint []string
+	// Grace is how long everything gets to end by itself after SIGTERM.
+	Grace time.Duration
+	Files http.Handler
+	Log   *slog.Logger
+}
+
+// Main runs the daemon until it gets SIGTERM, or its entrypoint ends, and gives
+// the process's exit code: the entrypoint's own, 128+n for a signal, else 0.
+// It takes the whole process for itself: signals, children, orphans.
+//
+// Signals are passed on to the entrypoint's process group. SIGTERM (SIGINT too
+// when there is no entrypoint) ends the daemon: everything that runs gets
+// SIGTERM and Grace, then SIGKILL; clients see how their commands ended.
+func Main(o Options) int {
+	signals := make(chan os.Signal, 32)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	// Orphans that aren't PID 1's yet come to the daemon, which reaps and can kill them.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		o.Log.Warn("can't adopt orphans", "error", err)
+	}
+	// The workload must not read the token out of the daemon's memory.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		o.Log.Error("can't protect the daemon's memory", "error", err)
+		return exitFailed
+	}
+	l, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		o.Log.Error("can't listen", "error", err)
+		return exitFailed
+	}
+	reaper := child.NewReaper(true)
+	defer reaper.Close()
+	s, err := New(Config{
+		Token: o.Token, Version: o.Version, Files: o.Files,
+		Accounts: account.System, Reaper: reaper, Log: o.Log,
+	})
+	if err != nil {
+		o.Log.Error("can't start", "error", err)
+		return exitFailed
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	if o.Ready != nil {
+		_, _ = o.Ready.WriteString("ready\n") // who went away doesn't need to know
+		o.Ready.Close()
+	}
+
+	d := &daemon{o: o, server: s, reaper: reaper}
+	code := d.startEntrypoint()
+	if code == 0 {
+		code = d.wait(signals, served)
+	}
+	d.end()
+	return code
+}
+
+// daemon is the part of Main after the start.
+type daemon struct {
+	o          Options
+	server     *Server
+	reaper     *child.Reaper
+	entrypoint *child.Child // nil: none
+}
+
+// startEntrypoint gives a non-zero exit code when it can't.
+func (d *daemon) startEntrypoint() int {
+	if len(d.o.Entrypoint) == 0 {
+		return 0
+	}
+	c, err := startEntrypoint(d.reaper, d.o.Entrypoint)
+	if err != nil {
+		d.o.Log.Error("can't start the entrypoint", "error", err)
+		if errors.Is(err, os.ErrNotExist) {
+			return exitNotFound
+		}
+		return exitNoStart
+	}
+	d.entrypoint = c
+	return 0
+}
+
+// wait passes signals on until the daemon is to end, and gives the exit code.
+func (d *daemon) wait(signals <-chan os.Signal, served <-chan error) int {
+	var ended <-chan struct{}
+	if d.entrypoint != nil {
+		ended = d.entrypoint.Done()
+	}
+	for {
+		select {
+		case <-ended:
+			return d.entrypoint.Exit().Code
+		case err := <-served:
+			d.o.Log.Error("the daemon doesn't answer any more", "error", err)
+			return exitFailed
+		case sig := <-signals:
+			n, ok := sig.(syscall.Signal)
+			if !ok {
+				continue
+			}
+			if d.entrypoint != nil {
+				_ = d.entrypoint.Signal(n) // it may have ended just now
+			}
+			if n == syscall.SIGTERM || d.entrypoint == nil && n == syscall.SIGINT {
+				return d.drain()
+			}
+		}
+	}
+}
+
+// drain gives everything the grace time and returns the exit code.
+func (d *daemon) drain() int {
+	ctx, cancel := context.WithTimeout(context.Background(), d.o.Grace)
+	defer cancel()
+	d.server.Stop()
+	if d.entrypoint == nil {
+		d.server.Quiet(ctx)
+		return 0
+	}
+	select {
+	case <-d.entrypoint.Done():
+	case <-ctx.Done():
+		_ = d.entrypoint.Signal(syscall.SIGKILL)
+		<-d.entrypoint.Done()
+	}
+	d.server.Quiet(ctx)
+	return d.entrypoint.Exit().Code
+}
+
+// end stops what is left. As PID 1 the end of the daemon ends all the rest.
+func (d *daemon) end() {
+	d.server.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), killTime)
+	defer cancel()
+	if err := d.server.Shutdown(ctx); err != nil {
+		d.o.Log.Warn("not everything ended", "error", err)
+	}
+	d.reaper.Stop()
+	if d.entrypoint != nil {
+		tree := child.Tree{Leader: d.entrypoint.PID, Reaped: isDone(d.entrypoint)}
+		if err := tree.Kill(ctx); err != nil {
+			d.o.Log.Warn("not everything ended", "error", err)
+		}
+	}
+}
+
+func isDone(c *child.Child) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Token reads a token from a descriptor to its end and closes it. One newline
+// at the end isn't part of it.
+func Token(fd int) (string, error) {
+	f := os.NewFile(uintptr(fd), "token")
+	if f == nil {
+		return "", fmt.Errorf("execd: descriptor %d is not open", fd)
+	}
+	defer f.Close()
+	const limit = 4 << 10
+	b := make([]byte, limit+1)
+	n := 0
+	for n <= limit {
+		m, err := f.Read(b[n:])
+		n += m
+		if err != nil || m == 0 {
+			break
+		}
+	}
+	switch {
+	case n > limit:
+		return "", errors.New("execd: the token is longer than 4 KiB")
+	case n > 0 && b[n-1] == '\n':
+		n--
+	}
+	if n == 0 {
+		return "", errors.New("execd: the token is empty")
+	}
+	return string(b[:n]), nil
+}

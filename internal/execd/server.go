@@ -1,0 +1,193 @@
+package execd
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/astrabox/astrabox/internal/execd/account"
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/process"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+const (
+	maxConnections = 1024
+	maxHeader      = 64 << 10
+	headerTime     = 10 * time.Second
+	idleTime       = 5 * time.Minute
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Token is what every request carries in wire.HeaderToken; empty: none is wanted.
+	Token   string
+	Version string
+	// Files serves /v1/fs/, /files and /directories; nil: the daemon has no files feature.
+	Files    http.Handler
+	Accounts *account.DB
+	Reaper   *child.Reaper
+	Log      *slog.Logger
+}
+
+// Server answers the requests of one daemon.
+type Server struct {
+	cfg       Config
+	token     [sha256.Size]byte
+	handler   http.Handler
+	http      *http.Server
+	commands  *command.Runner
+	processes *process.Manager
+	stopping  atomic.Bool
+
+	sockets sync.WaitGroup // attached WebSockets, which the HTTP server doesn't wait for
+}
+
+// New makes a Server. [Server.Shutdown] ends it.
+func New(cfg Config) (*Server, error) {
+	runner, err := command.NewRunner(cfg.Accounts, cfg.Reaper)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg:       cfg,
+		token:     sha256.Sum256([]byte(cfg.Token)),
+		commands:  runner,
+		processes: process.NewManager(process.Config{Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log}),
+	}
+	s.handler = s.guard(s.routes())
+	s.http = &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ping", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /version", s.version)
+	mux.HandleFunc("POST /command", s.postCommand)
+	mux.HandleFunc("POST /pty", s.postProcess)
+	mux.HandleFunc("GET /pty/{id}", s.getProcess)
+	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
+	mux.HandleFunc("GET /pty/{id}/ws", s.attachProcess)
+	if f := s.cfg.Files; f != nil {
+		for _, path := range []string{"/v1/fs/", "/files", "/files/", "/directories", "/directories/"} {
+			mux.Handle(path, f)
+		}
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")
+	})
+	return mux
+}
+
+// guard answers for the daemon as a whole: its name, the token, and its end.
+// Nothing behind it is reached, not even a redirect, without the token.
+func (s *Server) guard(next http.Handler) http.Handler {
+	name := wire.ServerName + "/" + s.cfg.Version
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(wire.HeaderServer, name)
+		if !s.authorised(r) {
+			reply(w, http.StatusUnauthorized, struct {
+				wire.Error
+				Old string `json:"error"` // the shape that other clients read
+			}{
+				wire.Error{Code: "UNAUTHORIZED", Message: "the token is missing or wrong"},
+				"Unauthorized: invalid or missing header " + wire.HeaderToken,
+			})
+			return
+		}
+		if s.stopping.Load() {
+			w.Header().Set("Connection", "close")
+			refuse(w, http.StatusServiceUnavailable, wire.CodeStopping, "the daemon is stopping")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// authorised compares digests, so that the time taken says nothing about the token.
+func (s *Server) authorised(r *http.Request) bool {
+	if s.cfg.Token == "" {
+		return true
+	}
+	given := sha256.Sum256([]byte(r.Header.Get(wire.HeaderToken)))
+	return subtle.ConstantTimeCompare(given[:], s.token[:]) == 1
+}
+
+func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+	v := wire.Version{
+		Server: wire.ServerName, Version: s.cfg.Version, Wire: wire.Protocol,
+		Features: []string{wire.FeatureOutput, wire.FeatureProcess},
+	}
+	if s.cfg.Files != nil {
+		v.Features = append(v.Features, wire.FeatureFiles)
+	}
+	reply(w, http.StatusOK, v)
+}
+
+// Handler is the server's handler, for tests.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Serve answers on l until Shutdown.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.http.Serve(netutil.LimitListener(l, maxConnections))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Stop refuses new requests and asks all that runs to end, with SIGTERM.
+func (s *Server) Stop() {
+	s.stopping.Store(true)
+	s.commands.Stop()
+	s.processes.Stop()
+	s.commands.Signal(syscall.SIGTERM)
+	s.processes.Signal(syscall.SIGTERM)
+}
+
+// Quiet waits until nothing runs, or ctx ends.
+func (s *Server) Quiet(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for s.commands.Active() > 0 || s.processes.Active() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Shutdown kills what runs, lets the answers go out, and returns when nothing
+// of the server is left or ctx has ended.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopping.Store(true)
+	s.commands.Kill()
+	s.processes.Close(ctx)
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("execd: %w", err), s.http.Close())
+	}
+	s.commands.Close()
+	s.sockets.Wait()
+	return err
+}

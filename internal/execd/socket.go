@@ -1,0 +1,232 @@
+package execd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/process"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+const (
+	// pingEvery and pongTime drop a silent peer after at most 60 s.
+	pingEvery = 30 * time.Second
+	pongTime  = 30 * time.Second
+	// stallTime drops a peer that doesn't read.
+	stallTime = 10 * time.Second
+)
+
+// signals are those that a client may send.
+var signals = []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGQUIT, syscall.SIGHUP}
+
+func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
+	p := s.process(w, r)
+	if p == nil {
+		return
+	}
+	o, ok := attachOptions(r)
+	if !ok {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidOffset, "since is not a number")
+		return
+	}
+	if !isUpgrade(r) {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "not a WebSocket request of "+wire.ProcessProtocol)
+		return
+	}
+	a, err := p.Attach(o)
+	if err != nil {
+		refuseAttach(w, err)
+		return
+	}
+	defer a.Close()
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+		Subprotocols:    []string{wire.ProcessProtocol},
+		CompressionMode: websocket.CompressionDisabled,
+		// The token is in a header, which no web page can make a browser send.
+		InsecureSkipVerify: true,
+	})
+	if err != nil {
+		return // Accept has answered
+	}
+	s.sockets.Add(1)
+	defer s.sockets.Done()
+	serveAttachment(conn, a)
+}
+
+func isUpgrade(r *http.Request) bool {
+	offered := slices.ContainsFunc(r.Header.Values("Sec-WebSocket-Protocol"), func(v string) bool { return v == wire.ProcessProtocol })
+	return r.Header.Get("Upgrade") != "" && offered
+}
+
+// serveAttachment carries an attachment over a WebSocket until either ends.
+func serveAttachment(conn *websocket.Conn, a *process.Attachment) {
+	conn.SetReadLimit(wire.MaxClientMessage)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer conn.CloseNow()
+	pinged := make(chan struct{})
+	go func() {
+		defer close(pinged)
+		keepPinging(ctx, conn)
+	}()
+	refused := make(chan websocket.StatusCode, 1) // what the reader closes with
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		if code := receive(ctx, conn, a); code != 0 {
+			refused <- code
+		}
+		a.Close() // Next ends
+	}()
+
+	code, reason := send(ctx, conn, a)
+	a.Close() // the process is free for the next, however long the goodbye takes
+	select {
+	case code = <-refused:
+		reason = "broken rule"
+	default:
+	}
+	_ = conn.Close(code, reason)
+	cancel()
+	<-pinged
+	<-read
+}
+
+// keepPinging closes the connection to a peer that doesn't answer.
+func keepPinging(ctx context.Context, conn *websocket.Conn) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ping, cancel := context.WithTimeout(ctx, pongTime)
+		err := conn.Ping(ping)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			conn.CloseNow()
+			return
+		}
+	}
+}
+
+// send writes the attachment's events and says how to close.
+func send(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (websocket.StatusCode, string) {
+	write := func(t websocket.MessageType, b []byte) error {
+		ctx, cancel := context.WithTimeout(ctx, stallTime)
+		defer cancel()
+		return conn.Write(ctx, t, b)
+	}
+	st := a.Status()
+	err := write(websocket.MessageText, encode(wire.Connected{
+		Type: wire.TypeConnected, Run: st.Run, State: string(st.State),
+		Oldest: st.Oldest, Next: st.Next, Stdin: st.Stdin, Written: st.Written,
+	}))
+	buf := make([]byte, wire.OutputHeaderSize+4<<10)
+	for err == nil {
+		var e process.Event
+		if e, err = a.Next(buf[wire.OutputHeaderSize:]); err != nil {
+			break
+		}
+		switch e.Kind {
+		case process.Output:
+			wire.PutOutputHeader(buf, e.Channel, e.Run, e.Offset)
+			n := wire.OutputHeaderSize + e.N
+			err = write(websocket.MessageBinary, buf[:n])
+			if n == len(buf) && e.N < wire.MaxFrame { // there is more at a time: use larger messages
+				buf = make([]byte, wire.OutputHeaderSize+wire.MaxFrame)
+			}
+		case process.End:
+			err = write(websocket.MessageText, encode(wire.Exited{Type: wire.TypeExit, Run: e.Run, Code: e.Exit.Code, Signal: e.Exit.Signal}))
+		case process.Written:
+			err = write(websocket.MessageText, encode(wire.StdinWritten{Type: wire.TypeStdin, Run: e.Run, Written: e.Written}))
+		case process.Over:
+			return wire.CloseEnd, "end"
+		}
+	}
+	switch {
+	case errors.Is(err, process.ErrTakenOver):
+		return wire.CloseTakenOver, "taken over"
+	case errors.Is(err, process.ErrLagging):
+		return wire.CloseLagging, "too slow"
+	case errors.Is(err, process.ErrStopping):
+		return wire.CloseStopping, "stopping"
+	}
+	return websocket.StatusNormalClosure, ""
+}
+
+// receive carries out what the client sends until the connection ends. It
+// never waits for the process. A code says that the client broke a rule.
+func receive(ctx context.Context, conn *websocket.Conn, a *process.Attachment) websocket.StatusCode {
+	buf := make([]byte, 0, 4<<10)
+	for {
+		t, r, err := conn.Reader(ctx)
+		if err != nil {
+			return 0
+		}
+		if buf, err = readAll(r, buf[:0]); err != nil {
+			return 0
+		}
+		ok := false
+		if t == websocket.MessageBinary {
+			ok = len(buf) > 0 && buf[0] == 0 && a.Stdin(buf[1:]) == nil
+		} else {
+			ok = control(a, buf)
+		}
+		if !ok {
+			return wire.ClosePolicy
+		}
+	}
+}
+
+// readAll is io.ReadAll into a buffer that is used again.
+func readAll(r io.Reader, buf []byte) ([]byte, error) {
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+}
+
+// control carries out a text message; false: it isn't one of the protocol.
+func control(a *process.Attachment, b []byte) bool {
+	var m wire.ClientMessage
+	if json.Unmarshal(b, &m) != nil {
+		return false
+	}
+	switch m.Type {
+	case wire.TypeResize:
+		a.Resize(process.Size{Cols: m.Cols, Rows: m.Rows})
+	case wire.TypeSignal:
+		sig := unix.SignalNum(m.Signal)
+		if !slices.Contains(signals, sig) {
+			return false
+		}
+		a.Signal(sig)
+	case wire.TypeStdinClose:
+		a.CloseStdin()
+	case wire.TypeAck:
+		a.Ack(m.Offset)
+	default:
+		return false
+	}
+	return true
+}
