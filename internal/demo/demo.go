@@ -1,0 +1,180 @@
+// Package demo walks AstraBox's main path against the real thing and checks
+// every step: real processes, real sandboxes, and the kernel's own view of what
+// is left afterwards. `astrabox demo` calls it; it is the shortest proof that
+// an installation works on a machine.
+//
+// The walk happens in a network namespace of its own with a fresh state
+// directory, so it neither disturbs nor uses what else runs on the host. Run is
+// for one goroutine.
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Options of a walk.
+type Options struct {
+	Exe     string    // the astrabox program to walk with
+	Backend string    // empty: the default backend
+	JSON    bool      // a JSON document per step
+	Out     io.Writer // where the steps are reported
+}
+
+// ErrFailed: a step didn't see what it expected. It was reported already.
+var ErrFailed = errors.New("demo: failed")
+
+// insideEnv marks the process that runs inside the demo's network namespace.
+const insideEnv = "ASTRABOX_DEMO_INSIDE"
+
+// Run walks all steps and stops at the first that fails, with ErrFailed.
+func Run(ctx context.Context, o Options) error {
+	if os.Getenv(insideEnv) == "" {
+		return enter(ctx, o)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("demo: set up the loopback link: %w", err)
+	}
+	state, err := os.MkdirTemp("", "astrabox-demo-")
+	if err != nil {
+		return err
+	}
+	w := &walk{o: o, server: server{exe: o.Exe, state: state, backend: o.Backend}}
+	err = w.all(ctx)
+	w.server.abandon()
+	if err == nil {
+		err = os.RemoveAll(state)
+	} else if errors.Is(err, ErrFailed) {
+		fmt.Fprintf(os.Stderr, "the state directory was kept for a look: %s\n", state)
+	}
+	return err
+}
+
+// enter runs this program again in a new network namespace.
+func enter(ctx context.Context, o Options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("demo: sandboxes need root: run it as root (sudo)")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = o.Out, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute // it stops its server first
+	// An interrupt reaches the inner process by itself, as one of the terminal's group.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, os.Interrupt)
+	defer signal.Stop(ignored)
+
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == 1:
+		return ErrFailed
+	case errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("demo: this machine doesn't allow a network namespace: %w", err)
+	}
+	return err
+}
+
+// walk is the state that steps hand on.
+type walk struct {
+	o      Options
+	server server
+	before inventory
+
+	conversation string
+	sandbox      string
+	memory       int64 // of the sandbox before it was paused, in bytes
+}
+
+// step is one line of the demo: it returns what it saw, or what it expected
+// and saw instead.
+type step struct {
+	name string
+	run  func(context.Context) (seen string, err error)
+}
+
+func (w *walk) all(ctx context.Context) error {
+	steps := []step{
+		{"start a conversation", w.start},
+		{"a message that writes a file and prints it, streamed", w.message},
+		{"read and write files, right owner and bits", w.files},
+		{"a terminal: sleep 1000, interrupt, shell still there", w.terminal},
+		{"kill -9 of the server during a command and a terminal", w.killServer},
+		{"kill -9 of sandboxd: the sandbox stays", w.killSandboxd},
+		{"idle until paused, memory given back", w.idle},
+		{"another message: same sandbox, files and directory", w.resume},
+		{"delete, confirmed by a second observation", w.delete},
+		{"the host as before", w.clean},
+	}
+	for _, s := range steps {
+		began := time.Now()
+		stepCtx, cancel := context.WithTimeout(ctx, 90*time.Second)
+		seen, err := s.run(stepCtx)
+		cancel()
+		w.report(s.name, time.Since(began), seen, err)
+		if err != nil {
+			w.final("failed")
+			return ErrFailed
+		}
+	}
+	w.final("ok")
+	return nil
+}
+
+func (w *walk) report(name string, took time.Duration, seen string, err error) {
+	if w.o.JSON {
+		detail := seen
+		if err != nil {
+			detail = err.Error()
+		}
+		w.line(map[string]any{"step": name, "ok": err == nil, "ms": took.Milliseconds(), "detail": detail})
+		return
+	}
+	mark := "ok  "
+	if err != nil {
+		mark, seen = "FAIL", err.Error()
+	}
+	fmt.Fprintf(w.o.Out, "%s %7d ms  %s: %s\n", mark, took.Milliseconds(), name, seen)
+}
+
+func (w *walk) final(result string) {
+	if w.o.JSON {
+		w.line(map[string]any{"demo": result})
+		return
+	}
+	fmt.Fprintf(w.o.Out, "demo: %s\n", result)
+}
+
+func (w *walk) line(v any) {
+	if err := json.NewEncoder(w.o.Out).Encode(v); err != nil {
+		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
+	}
+}
+
+func expected(want, saw string, args ...any) error {
+	return fmt.Errorf("expected "+want+", saw "+saw, args...)
+}
+
+// exeDir is where the programs lie that the inventory looks for.
+func (w *walk) exeDir() string { return filepath.Dir(w.o.Exe) }
