@@ -15,13 +15,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
+	"github.com/astrabox/astrabox/internal/ownnet"
 )
 
 // Options of a walk.
@@ -35,21 +32,16 @@ type Options struct {
 // ErrFailed: a step didn't see what it expected. It was reported already.
 var ErrFailed = errors.New("demo: failed")
 
-// insideEnv marks the process that runs inside the demo's network namespace.
-const insideEnv = "ASTRABOX_DEMO_INSIDE"
-
 // Run walks all steps and stops at the first that fails, with ErrFailed.
 func Run(ctx context.Context, o Options) error {
-	if os.Getenv(insideEnv) == "" {
-		return enter(ctx, o)
+	err := ownnet.Run(ctx, o.Out, func(ctx context.Context) error { return inside(ctx, o) })
+	if errors.Is(err, ownnet.ErrFailed) {
+		return ErrFailed
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	if err != nil {
-		return fmt.Errorf("demo: set up the loopback link: %w", err)
-	}
+	return err
+}
+
+func inside(ctx context.Context, o Options) error {
 	state, err := os.MkdirTemp("", "astrabox-demo-")
 	if err != nil {
 		return err
@@ -57,43 +49,11 @@ func Run(ctx context.Context, o Options) error {
 	w := &walk{o: o, server: server{exe: o.Exe, state: state, backend: o.Backend}}
 	err = w.all(ctx)
 	w.server.abandon()
-	if err == nil {
-		err = os.RemoveAll(state)
-	} else if errors.Is(err, ErrFailed) {
-		fmt.Fprintf(os.Stderr, "the state directory was kept for a look: %s\n", state)
-	}
-	return err
-}
-
-// enter runs this program again in a new network namespace.
-func enter(ctx context.Context, o Options) error {
-	if os.Geteuid() != 0 {
-		return errors.New("demo: sandboxes need root: run it as root (sudo)")
-	}
-	self, err := os.Executable()
 	if err != nil {
+		fmt.Fprintf(os.Stderr, "the state directory was kept for a look: %s\n", state)
 		return err
 	}
-	cmd := exec.CommandContext(ctx, self, os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = o.Out, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute // it stops its server first
-	// An interrupt reaches the inner process by itself, as one of the terminal's group.
-	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, os.Interrupt)
-	defer signal.Stop(ignored)
-
-	err = cmd.Run()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit) && exit.ExitCode() == 1:
-		return ErrFailed
-	case errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("demo: this machine doesn't allow a network namespace: %w", err)
-	}
-	return err
+	return os.RemoveAll(state)
 }
 
 // walk is the state that steps hand on.
