@@ -60,6 +60,8 @@ func (s *Store) Apply(ctx context.Context, m Move) (Record, error) {
 		q += ` AND pid = ?`
 		args = append(args, m.PID)
 	}
+	s.write.Lock()
+	defer s.write.Unlock()
 	r, err := scan(s.db.QueryRowContext(ctx, q+` RETURNING `+columns, args...))
 	if errors.Is(err, ErrNotFound) {
 		have, err := s.Get(ctx, m.ID)
@@ -84,6 +86,8 @@ func Allowed(from, to string) bool {
 // Expire moves a sandbox to Stopping if, at this very moment, its scheduled
 // end is at or before now; ok says whether it did. A renewal that came first wins.
 func (s *Store) Expire(ctx context.Context, id string, now time.Time) (ok bool, err error) {
+	s.write.Lock()
+	defer s.write.Unlock()
 	res, err := s.db.ExecContext(ctx, `UPDATE sandboxes
 		SET state = ?, reason = 'ttl_expiry', message = 'its scheduled end was reached', changed_at = ?,
 		    pid = 0, address = '', token = '', boot_id = ''
@@ -100,6 +104,8 @@ func (s *Store) Expire(ctx context.Context, id string, now time.Time) (ok bool, 
 // afterwards. It never shortens: an earlier end, and a sandbox without one,
 // change nothing. A sandbox that is stopping or has ended is a *StateError.
 func (s *Store) Renew(ctx context.Context, id string, at time.Time) (Record, error) {
+	s.write.Lock()
+	defer s.write.Unlock()
 	r, err := scan(s.db.QueryRowContext(ctx, `UPDATE sandboxes SET expires_at = max(expires_at, ?)
 		WHERE id = ? AND gone_at IS NULL AND state NOT IN (?, ?, ?) RETURNING `+columns,
 		millis(at), id, wire.Stopping, wire.Terminated, wire.Failed))
@@ -117,6 +123,8 @@ func (s *Store) Renew(ctx context.Context, id string, at time.Time) (Record, err
 // key. check sees the result before it is stored and may refuse it.
 func (s *Store) PatchMetadata(ctx context.Context, id string, patch map[string]*string, check func(map[string]string) error) (Record, error) {
 	var out Record
+	s.write.Lock()
+	defer s.write.Unlock()
 	err := sqldb.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		r, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE id = ? AND gone_at IS NULL`, id))
 		if err != nil {
@@ -152,6 +160,8 @@ func (s *Store) PatchMetadata(ctx context.Context, id string, patch map[string]*
 // ReleaseKey lets another create use the row's Idempotency-Key, because the
 // create that brought it made no sandbox.
 func (s *Store) ReleaseKey(ctx context.Context, id string) error {
+	s.write.Lock()
+	defer s.write.Unlock()
 	_, err := s.db.ExecContext(ctx, `UPDATE sandboxes SET idem_key = NULL WHERE id = ?`, id)
 	return err
 }
@@ -160,6 +170,8 @@ func (s *Store) ReleaseKey(ctx context.Context, id string) error {
 // was and the evidence, and loses its secrets. A row that is buried already,
 // or that never was, is success.
 func (s *Store) Bury(ctx context.Context, id string, at time.Time, evidence any) error {
+	s.write.Lock()
+	defer s.write.Unlock()
 	b, err := json.Marshal(evidence)
 	if err != nil {
 		return fmt.Errorf("state: evidence: %w", err)
@@ -177,6 +189,8 @@ func (s *Store) Bury(ctx context.Context, id string, at time.Time, evidence any)
 // Prune forgets sandboxes that were gone before the given time, and the
 // oldest of those past the keep newest.
 func (s *Store) Prune(ctx context.Context, before time.Time, keep int) error {
+	s.write.Lock()
+	defer s.write.Unlock()
 	_, err := s.db.ExecContext(ctx, `DELETE FROM sandboxes WHERE gone_at IS NOT NULL AND (gone_at < ? OR id NOT IN
 		(SELECT id FROM sandboxes WHERE gone_at IS NOT NULL ORDER BY gone_at DESC LIMIT ?))`, millis(before), keep)
 	if err != nil {

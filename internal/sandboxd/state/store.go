@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/astrabox/astrabox/internal/sqldb"
@@ -30,7 +31,12 @@ import (
 var files embed.FS
 
 // Store reads and writes the rows.
-type Store struct{ db *sql.DB }
+type Store struct {
+	db *sql.DB
+	// write is held for each change: SQLite has one writer at a time, and
+	// waiting for a mutex is cheaper than asking the database again and again.
+	write sync.Mutex
+}
 
 // Open opens the database file at path and migrates it. The caller closes the Store.
 func Open(ctx context.Context, path string) (*Store, error) {
@@ -79,6 +85,8 @@ func (s *Store) Insert(ctx context.Context, r Record) error {
 	if err != nil {
 		return err
 	}
+	s.write.Lock()
+	defer s.write.Unlock()
 	return sqldb.Tx(ctx, s.db, func(tx *sql.Tx) error {
 		if r.Key != "" {
 			have, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM sandboxes WHERE idem_key = ?`, r.Key))
