@@ -89,6 +89,8 @@ export interface FileEntry {
   version: string;
 }
 
+export type Content = { tooLarge: number } | { tooLarge?: undefined; version: string; blob: Blob };
+
 export interface TerminalInfo {
   id: string;
   created_at: string;
@@ -200,8 +202,14 @@ export const api = {
     return r.entries ?? [];
   },
   contentURL: (id: string, path: string) => `${root}${conv(id)}/files/content${query({ path })}`,
-  content: async (id: string, path: string, signal?: AbortSignal) => {
+  /** Reads a file. One with more than `most` bytes isn't transferred: its size comes back instead. */
+  content: async (id: string, path: string, most: number, signal?: AbortSignal): Promise<Content> => {
     const res = await call("GET", `${conv(id)}/files/content${query({ path })}`, { signal, cache: "no-store" });
+    const size = Number(res.headers.get("Content-Length") ?? "0");
+    if (size > most) {
+      void res.body?.cancel();
+      return { tooLarge: size };
+    }
     return { version: unquote(res.headers.get("ETag") ?? ""), blob: await res.blob() };
   },
   /** Writes a file. `version` "*" means that it must not exist yet; undefined writes whatever is there. */

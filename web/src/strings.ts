@@ -230,7 +230,6 @@ export const t = {
     saved: "Saved",
     saving: "Saving…",
     unsaved: "Unsaved changes",
-    revert: "Drop changes",
     changed: "This file was changed in the sandbox since you opened it.",
     deleted: "This file no longer exists in the sandbox.",
     theirs: "Load theirs",

@@ -88,7 +88,7 @@ export class Terminals {
   }
 
   end(c) {
-    for (const t of [...this.all.values()]) if (t.conversation === c.id) this.remove(c, t.id);
+    for (const t of this.all.values()) if (t.conversation === c.id) this.remove(c, t.id);
   }
 
   close() {

@@ -199,7 +199,7 @@ export function sgr(from: Style, body: string): Style {
 
 const clamp = (n: number | undefined) => Math.max(0, Math.min(255, Number.isFinite(n) ? n! : 0));
 
-const joins = (ch: string) => ch.charCodeAt(0) >= 0x300 && /^[\p{M}\u200d\ufe0f]$/u.test(ch);
+const joins = (ch: string) => ch.charCodeAt(0) >= 0x300 && (ch === "\u200d" || ch === "\ufe0f" || /^\p{M}$/u.test(ch));
 
 function joinCells(cells: { ch: string; style: Style }[]): Span[] {
   const spans: Span[] = [];

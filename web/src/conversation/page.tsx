@@ -152,9 +152,10 @@ function Talk({ conversation: c, view, link, error, shell, runtime, hidden }: {
   const openTurns = view.entries.filter((e) => e.kind === "turn" && isOpen(e)).length;
   const running = openTurns > 0 || (view.lastSeq <= c.last_seq && c.turn !== null);
   const stop = useMutation({
-    mutationFn: () => api.interrupt(c.id),
-    // Nothing was running any more: the journal says how it ended.
-    onError: (e) => e instanceof ApiError && e.code === "TURN_NOT_RUNNING" && stop.reset(),
+    // When nothing was running any more, the journal says how it ended.
+    mutationFn: () => api.interrupt(c.id).catch((e: unknown) => {
+      if (!(e instanceof ApiError && e.code === "TURN_NOT_RUNNING")) throw e;
+    }),
     onSettled: () => queries.invalidateQueries({ queryKey: ["conversation", c.id] }),
   });
   const current = view.entries.find((e) => e.kind === "turn" && isOpen(e))?.key;
