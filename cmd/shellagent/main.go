@@ -5,10 +5,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -16,26 +17,28 @@ import (
 )
 
 func main() {
-	log.SetPrefix("shellagent: ")
-	if len(os.Args) == 3 && os.Args[1] == shellagent.SaveArg {
-		if err := shellagent.Save(os.Args[2]); err != nil {
-			log.Fatal(err)
-		}
-		return
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "shellagent:", err)
+		os.Exit(1)
 	}
-	if len(os.Args) == 2 && os.Args[1] == "--version" {
-		fmt.Println("shellagent", shellagent.Version)
-		return
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 2 && args[0] == shellagent.SaveArg:
+		return shellagent.Save(args[1])
+	case len(args) == 1 && args[0] == "--version":
+		_, err := fmt.Println("shellagent", shellagent.Version)
+		return err
+	case len(args) > 0:
+		return errors.New("no arguments are taken: it speaks the Agent Client Protocol on stdin and stdout")
 	}
-	if len(os.Args) != 1 {
-		log.Fatal("usage: shellagent (speaks the Agent Client Protocol on stdin and stdout)")
-	}
-	debug.SetGCPercent(25) // there is little garbage, and many of us on one host
+	// Many of us run on one host and wait most of the time: small before fast.
+	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(25)
 	// SIGPIPE is caught, not ignored: children would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 	defer stop()
-	if err := shellagent.Run(ctx, os.Stdin, os.Stdout); err != nil {
-		log.Fatal(err)
-	}
+	return shellagent.Run(ctx, os.Stdin, os.Stdout)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -98,7 +97,7 @@ func (a *Agent) serve(ctx context.Context, in io.Reader) error {
 			case lines <- l:
 			case <-stop:
 			}
-		}, func() { log.Printf("a line of more than %d bytes was skipped", maxLine) })
+		}, func() { warn("a line of more than %d bytes was skipped", maxLine) })
 	}()
 	// The agent is idle for most of its life, in every sandbox: what a long
 	// output took is given back when nothing has happened for a while.
@@ -122,6 +121,7 @@ func (a *Agent) serve(ctx context.Context, in io.Reader) error {
 		case <-idle.C:
 			if a.turn == nil {
 				debug.FreeOSMemory()
+				debug.FreeOSMemory() // what pools kept over the first
 			}
 		case <-a.out.done: // a write failed: the client is gone
 			a.stopTurn()
@@ -153,7 +153,7 @@ func (a *Agent) handle(l []byte) {
 		case errors.As(err, &rpc):
 			a.out.send(message{JSONRPC: "2.0", ID: m.ID, Error: rpc})
 		case err != nil:
-			log.Printf("%s: %v", m.Method, err)
+			warn("%s: %v", m.Method, err)
 			a.out.send(message{JSONRPC: "2.0", ID: m.ID, Error: &rpcError{codeInternal, err.Error()}})
 		case result != nil:
 			a.out.send(message{JSONRPC: "2.0", ID: m.ID, Result: result})
@@ -239,7 +239,7 @@ func initialized() any {
 func (a *Agent) newSession(cwd string) any {
 	s, err := newSession(a.dir, cwd)
 	if err != nil {
-		log.Printf("store a new session: %v", err)
+		warn("store a new session: %v", err)
 	}
 	a.session = s
 	return map[string]any{"sessionId": s.id}
@@ -333,4 +333,9 @@ func (a *Agent) stopTurn() {
 	if a.turn != nil {
 		a.endTurn(<-a.turn.done)
 	}
+}
+
+// warn writes to stderr, which is a file.
+func warn(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "shellagent: "+format+"\n", args...)
 }

@@ -13,7 +13,7 @@ import (
 // How a command's output is told and how a command is stopped.
 const (
 	interval    = 50 * time.Millisecond  // between updates; the first comes at once
-	maxUpdate   = 256 << 10              // bytes of output in one update
+	maxUpdate   = 64 << 10               // bytes of output in one update
 	maxTitle    = 2 << 10                // bytes of a command in its title
 	window      = 16 << 10               // of output, for clients that replace what they show
 	silence     = 50 * time.Millisecond  // after the shell ended and a background process holds its output

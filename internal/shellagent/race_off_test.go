@@ -1,0 +1,5 @@
+//go:build !race
+
+package shellagent_test
+
+var raceFlags []string
