@@ -66,10 +66,12 @@ func scanLedger(r scanner) (*model.LedgerEntry, error) {
 	return &e, err
 }
 
-// AddToLedger stores the intent to destroy a sandbox; once each.
+// AddToLedger stores the intent to destroy a sandbox; once each. An entry that
+// was ended opens again: ids are never used twice, so what is there was not gone.
 func (t *Tx) AddToLedger(e model.LedgerEntry) error {
 	_, err := t.exec(`INSERT INTO destructions (backend, sandbox_id, conversation_id, reason, due_at, created_at)
-		VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (backend, sandbox_id) DO NOTHING`,
+		VALUES ($1, $2, $3, $4, $5, $5) ON CONFLICT (backend, sandbox_id) DO UPDATE
+		SET ended_at = 0, due_at = excluded.due_at, reason = excluded.reason WHERE destructions.ended_at > 0`,
 		e.Backend, e.SandboxID, e.ConversationID, e.Reason, ms(t.now))
 	return err
 }

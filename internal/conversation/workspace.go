@@ -1,0 +1,120 @@
+package conversation
+
+import (
+	"context"
+	"io"
+	"iter"
+
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// Workspace gives the conversation's files, confined to /workspace, and the
+// account that what is written should belong to. It starts or resumes the
+// sandbox, waiting as long as ctx allows; using the files counts as activity,
+// and while a transfer runs the sandbox isn't paused.
+func (s *Service) Workspace(ctx context.Context, id string) (files sandbox.Files, account string, err error) {
+	h, err := s.sandboxOf(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	rec, err := s.store.Record(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	env, err := s.store.Environment(ctx, rec.Environment)
+	if err != nil {
+		return nil, "", err
+	}
+	return usedFiles{h.Files().Beneath(Workspace), func() func() { return s.use(id) }}, env.Account, nil
+}
+
+// usedFiles notes the use of the files under it.
+type usedFiles struct {
+	files sandbox.Files
+	use   func() (done func())
+}
+
+func (u usedFiles) Stat(ctx context.Context, path string) (sandbox.FileInfo, error) {
+	defer u.use()()
+	return u.files.Stat(ctx, path)
+}
+
+func (u usedFiles) List(ctx context.Context, dir string, depth int) (iter.Seq2[sandbox.FileInfo, error], error) {
+	defer u.use()()
+	seq, err := u.files.List(ctx, dir, depth)
+	return u.seq(seq), err
+}
+
+func (u usedFiles) Search(ctx context.Context, root, pattern string) (iter.Seq2[sandbox.FileInfo, error], error) {
+	defer u.use()()
+	seq, err := u.files.Search(ctx, root, pattern)
+	return u.seq(seq), err
+}
+
+func (u usedFiles) seq(seq iter.Seq2[sandbox.FileInfo, error]) iter.Seq2[sandbox.FileInfo, error] {
+	if seq == nil {
+		return nil
+	}
+	return func(yield func(sandbox.FileInfo, error) bool) {
+		defer u.use()()
+		seq(yield)
+	}
+}
+
+func (u usedFiles) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
+	done := u.use()
+	r, err := u.files.Open(ctx, path, offset, length)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return &usedReader{r, done}, nil
+}
+
+// usedReader is in use until it is closed.
+type usedReader struct {
+	io.ReadCloser
+	done func()
+}
+
+func (r *usedReader) Close() error {
+	if r.done != nil {
+		r.done()
+		r.done = nil
+	}
+	return r.ReadCloser.Close()
+}
+
+func (u usedFiles) Write(ctx context.Context, path string, r io.Reader, o sandbox.WriteOptions) error {
+	defer u.use()()
+	return u.files.Write(ctx, path, r, o)
+}
+
+func (u usedFiles) MakeDir(ctx context.Context, path string, o sandbox.DirOptions) error {
+	defer u.use()()
+	return u.files.MakeDir(ctx, path, o)
+}
+
+func (u usedFiles) Rename(ctx context.Context, from, to string) error {
+	defer u.use()()
+	return u.files.Rename(ctx, from, to)
+}
+
+func (u usedFiles) Remove(ctx context.Context, paths ...string) error {
+	defer u.use()()
+	return u.files.Remove(ctx, paths...)
+}
+
+func (u usedFiles) RemoveAll(ctx context.Context, path string) error {
+	defer u.use()()
+	return u.files.RemoveAll(ctx, path)
+}
+
+func (u usedFiles) SetAttr(ctx context.Context, path string, a sandbox.Attr) error {
+	defer u.use()()
+	return u.files.SetAttr(ctx, path, a)
+}
+
+func (u usedFiles) Beneath(root string) sandbox.Files {
+	return usedFiles{u.files.Beneath(root), u.use}
+}
