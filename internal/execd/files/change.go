@@ -26,7 +26,7 @@ func (s *service) makeDir(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer sc.close() //nolint:errcheck // an O_PATH descriptor
 	if in.Parents {
-		err = s.mkdirAll(sc, path, a, a)
+		_, err = s.mkdirAll(sc, path, a, a)
 	} else {
 		err = s.mkdir(sc, path, a)
 	}
@@ -99,14 +99,15 @@ func (s *service) mkdir(sc *scope, path string, a attr) error {
 }
 
 // mkdirAll makes what is missing of path: leaf holds for the last directory,
-// parent for the others. A directory that exists stays as it is.
-func (s *service) mkdirAll(sc *scope, path string, leaf, parent attr) error {
+// parent for the others. A directory that exists stays as it is. made are the
+// paths of those that this call made, also when it fails.
+func (s *service) mkdirAll(sc *scope, path string, leaf, parent attr) (made []string, err error) {
 	fd, err := sc.open(path, unix.O_DIRECTORY)
 	if err == nil {
-		return unix.Close(fd)
+		return nil, unix.Close(fd)
 	}
 	if !errors.Is(err, unix.ENOENT) {
-		return err
+		return nil, err
 	}
 	path = strings.TrimRight(path, "/")
 	for i := len(sc.root) + 1; i <= len(path); i++ {
@@ -119,21 +120,24 @@ func (s *service) mkdirAll(sc *scope, path string, leaf, parent attr) error {
 			continue
 		}
 		if !errors.Is(err, unix.ENOENT) {
-			return err
+			return made, err
 		}
 		a := parent
 		if i == len(path) {
 			a = leaf
 		}
-		if err := s.mkdir(sc, path[:i], a); err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
+		switch err := s.mkdir(sc, path[:i], a); {
+		case err == nil:
+			made = append(made, path[:i])
+		case !errors.Is(err, unix.EEXIST):
+			return made, err
 		}
 	}
 	fd, err = sc.open(path, unix.O_DIRECTORY) // what another made meanwhile may be no directory
 	if err != nil {
-		return err
+		return made, err
 	}
-	return unix.Close(fd)
+	return made, unix.Close(fd)
 }
 
 func (s *service) setAttr(w http.ResponseWriter, r *http.Request) error {

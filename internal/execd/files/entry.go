@@ -55,20 +55,16 @@ func entryOf(path, target string, st *unix.Stat_t, n namer) *wire.Entry {
 	return e
 }
 
-// entryAt describes one name of an open directory, without following it.
-func entryAt(dir int, base, path string, n namer) (*wire.Entry, uint32, error) {
-	var st unix.Stat_t
-	if err := fstatat(dir, base, &st); err != nil {
-		return nil, 0, err
+// lstat looks at one name of an open directory, without following it.
+func lstat(dir int, base string) (st *unix.Stat_t, target string, err error) {
+	st = new(unix.Stat_t)
+	if err := fstatat(dir, base, st); err != nil {
+		return nil, "", err
 	}
-	target := ""
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		var err error
-		if target, err = readlink(dir, base); err != nil {
-			return nil, 0, err
-		}
+		target, err = readlink(dir, base)
 	}
-	return entryOf(path, target, &st, n), st.Mode & unix.S_IFMT, nil
+	return st, target, err
 }
 
 // entryFd describes what a descriptor stands for.

@@ -101,11 +101,12 @@ func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string,
 	out := bufio.NewWriterSize(w, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
-	t := &tree{s: s, namer: newNamer(s.accounts), emit: func(e *wire.Entry, base string) error {
+	namer := newNamer(s.accounts)
+	t := &tree{s: s, emit: func(path, base, target string, st *unix.Stat_t) error {
 		if !match(base) {
 			return nil
 		}
-		return enc.Encode(e)
+		return enc.Encode(entryOf(path, target, st, namer))
 	}}
 	last := wire.Line{End: true}
 	if err := t.walk(r.Context(), dir, strings.TrimRight(path, "/"), depth, 1); err != nil {
@@ -138,9 +139,8 @@ func openDir(roots []string, path string) (*os.File, error) {
 
 // tree walks directories in lexical order, children after their parent.
 type tree struct {
-	s     *service
-	namer namer
-	emit  func(e *wire.Entry, base string) error
+	s    *service
+	emit func(path, base, target string, st *unix.Stat_t) error
 }
 
 // walk lists dir, which is open, down to depth levels. What vanishes meanwhile
@@ -167,17 +167,17 @@ func (t *tree) walk(ctx context.Context, dir *os.File, prefix string, depth, lev
 			continue
 		}
 		path := prefix + "/" + name
-		e, kind, err := entryAt(fd, name, path, t.namer)
+		st, target, err := lstat(fd, name)
 		if passable(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if err := t.emit(e, name); err != nil {
+		if err := t.emit(path, name, target, st); err != nil {
 			return err
 		}
-		if kind != unix.S_IFDIR || depth == 1 {
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR || depth == 1 {
 			continue
 		}
 		cfd, err := openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_NONBLOCK)

@@ -292,6 +292,13 @@ func (s *scope) walk(rel string, followLast bool) (dir int, base string, err err
 			return -1, "", unix.ENAMETOOLONG
 		default:
 			stack = append(stack, fd)
+			var st unix.Stat_t
+			if err := unix.Fstat(fd, &st); err != nil {
+				return -1, "", err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return -1, "", unix.ENOTDIR
+			}
 		}
 	}
 	return give(".")

@@ -74,7 +74,10 @@ func (s *service) begin(sc *scope, path string, want target) (_ *upload, err err
 		return nil, err
 	}
 	u.lock = s.publishing.of(&dir, at.base)
-	return u, u.create()
+	if err := u.create(); err != nil {
+		return nil, err
+	}
+	return u, nil
 }
 
 // create makes the file that takes the content: without a name where the file
