@@ -28,10 +28,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -282,4 +284,11 @@ func single(a netip.Addr) *net.IPNet {
 
 func neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+}
+
+// Used lists the addresses that are taken.
+func (n *Network) Used() []netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(n.used), netip.Addr.Compare)
 }

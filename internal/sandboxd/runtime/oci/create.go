@@ -114,6 +114,7 @@ func (r *Runtime) Resume(ctx context.Context, s runtime.Spec) (runtime.Running, 
 func (r *Runtime) undo(ctx context.Context, b box, cause error, clean func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
+	defer reapStages()
 	if err := clean(ctx); err != nil {
 		r.log.ErrorContext(ctx, "sandbox left behind after a failed start", "sandbox", b.id, "error", err)
 		return errors.Join(cause, fmt.Errorf("clean up: %w", err))

@@ -135,8 +135,8 @@ func removeRunDir(b box) error {
 }
 
 // remove takes away everything of b and looks afterwards.
-func (r *Runtime) remove(ctx context.Context, b box) (runtime.Evidence, error) {
-	e := runtime.Evidence{ID: b.id, StartedAt: time.Now().UTC(), Found: r.found(b), Checks: []runtime.Check{}}
+func (r *Runtime) remove(ctx context.Context, b box) (e runtime.Evidence, err error) {
+	e = runtime.Evidence{ID: b.id, StartedAt: time.Now().UTC(), Found: r.found(b), Checks: []runtime.Check{}}
 	defer func() { e.Took = time.Since(e.StartedAt) }()
 	link := readIntent(b).Link
 	killed, err := r.halt(ctx, b)

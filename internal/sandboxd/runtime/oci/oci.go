@@ -91,6 +91,9 @@ const cleanupTime = 20 * time.Second
 // installation, removes what a killed predecessor left half-made, and returns
 // the runtime. It refuses to start half-working: the error names what is
 // missing and what helps. A second process for the same RunDir is refused.
+//
+// The calling process becomes a child subreaper for good: orphans among its
+// descendants become its children. Only the sandboxes' are reaped here.
 func New(ctx context.Context, cfg Config) (*Runtime, error) {
 	r := &Runtime{cfg: cfg, log: cfg.Log}
 	if r.log == nil {
@@ -116,6 +119,9 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 }
 
 func (r *Runtime) start(ctx context.Context) (err error) {
+	if err = adopt(); err != nil {
+		return err
+	}
 	r.runc = runner{path: r.cfg.RuncPath, root: filepath.Join(r.cfg.RunDir, "runc")}
 	if r.groups, err = cgroup.Find("/astrabox-" + r.cfg.Inst6); err != nil {
 		return err
@@ -141,7 +147,12 @@ func (r *Runtime) start(ctx context.Context) (err error) {
 	return nil
 }
 
+var validInst = regexp.MustCompile(`^[a-z0-9]{6}$`)
+
 func makeDirs(cfg Config) error {
+	if !validInst.MatchString(cfg.Inst6) {
+		return fmt.Errorf("sandbox runtime: installation %q is not six characters of [a-z0-9]", cfg.Inst6)
+	}
 	for _, p := range []string{cfg.StateDir, cfg.RunDir, cfg.RuncPath, cfg.ExecdPath} {
 		if !filepath.IsAbs(p) {
 			return fmt.Errorf("sandbox runtime: %q is not an absolute path", p)
@@ -169,6 +180,11 @@ func makeDirs(cfg Config) error {
 		}
 		if err := os.Chmod(d.path, d.mode); err != nil {
 			return fmt.Errorf("sandbox runtime: %w", err)
+		}
+	}
+	for dir := filepath.Clean(cfg.RunDir); dir != "/"; dir = filepath.Dir(dir) {
+		if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("sandbox runtime: %s doesn't let other users pass, which sandboxes need to reach their mount points below %s; chmod o+x it or choose another run directory", dir, cfg.RunDir)
 		}
 	}
 	return nil

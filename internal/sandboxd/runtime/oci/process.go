@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
@@ -14,7 +17,8 @@ import (
 // process is a hold on one process that stays right when its number is reused.
 type process struct {
 	pid  int
-	file *os.File // a pidfd that the poller watches, so waiting takes no thread
+	file *os.File    // a pidfd that the poller watches, so waiting takes no thread
+	proc *os.Process // the same process, for reaping
 }
 
 // openProcess takes hold of pid. ESRCH when there is none.
@@ -23,10 +27,50 @@ func openProcess(pid int) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	return &process{pid, os.NewFile(uintptr(fd), "pidfd")}, nil
+	p := &process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd")}
+	// Found after the pidfd was opened: whoever sees that still alive knows that
+	// both mean the same process.
+	if p.proc, err = os.FindProcess(pid); err != nil {
+		p.close()
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return p, nil
 }
 
-func (p *process) close() { p.file.Close() }
+func (p *process) close() {
+	p.file.Close()
+	if p.proc != nil {
+		_ = p.proc.Release()
+	}
+}
+
+// adopt makes this process the parent of what the OCI runtime leaves behind,
+// thus of every sandbox's process 1. The machine's own process 1 would be it
+// otherwise: not every one reaps soon, and it tells nobody how a process ended.
+func adopt() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	return nil
+}
+
+// reap takes the status of a process that has ended, if it's our child and
+// nobody took it before.
+func (p *process) reap() (runtime.Exit, bool) {
+	st, err := p.proc.Wait()
+	if err != nil {
+		return runtime.Exit{}, false
+	}
+	ws, ok := st.Sys().(syscall.WaitStatus)
+	return exitOf(unix.WaitStatus(ws)), ok
+}
+
+func exitOf(ws unix.WaitStatus) runtime.Exit {
+	if ws.Signaled() {
+		return runtime.Exit{Known: true, Code: 128 + int(ws.Signal()), Signal: unix.SignalName(ws.Signal())}
+	}
+	return runtime.Exit{Known: true, Code: ws.ExitStatus()}
+}
 
 // kill sends SIGKILL. A process that has ended is no error.
 func (p *process) kill() error {
@@ -82,8 +126,10 @@ func (p *process) exit(ctx context.Context, d time.Duration) runtime.Exit {
 	if err := p.wait(ctx); err != nil {
 		return runtime.Exit{}
 	}
-	// The kernel tells the status once the process is reaped. Who does that is
-	// process 1 of this machine, usually at once.
+	if e, ok := p.reap(); ok {
+		return e
+	}
+	// Somebody else's child: the kernel tells the status once that one reaped it.
 	if err := p.poll(ctx, unix.POLLHUP); err != nil {
 		return runtime.Exit{}
 	}
@@ -92,11 +138,40 @@ func (p *process) exit(ctx context.Context, d time.Duration) runtime.Exit {
 	if err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
 		return runtime.Exit{}
 	}
-	status := unix.WaitStatus(info.Exit_code)
-	if status.Signaled() {
-		return runtime.Exit{Known: true, Code: 128 + int(status.Signal()), Signal: unix.SignalName(status.Signal())}
+	return exitOf(unix.WaitStatus(info.Exit_code))
+}
+
+// reapStages reaps what a cut-off call of the OCI runtime left among our
+// children: stages of a sandbox's start that ended when the program did. Living
+// ones belong to starts under way. Each is found by the name that the runtime
+// gives them, and nobody else waits for them.
+func reapStages() {
+	for range 2 { // one may be ending right now
+		procs, err := os.ReadDir("/proc")
+		if err != nil {
+			return
+		}
+		for _, e := range procs {
+			pid, err := strconv.Atoi(e.Name())
+			if err != nil {
+				continue
+			}
+			b, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+			if err != nil {
+				continue
+			}
+			// PID (NAME) STATE PPID …, and NAME may hold anything.
+			name, rest, ok := strings.Cut(string(b), ") ")
+			f := strings.Fields(rest)
+			if !ok || len(f) < 2 || f[0] != "Z" || f[1] != strconv.Itoa(os.Getpid()) || !strings.Contains(name, " (runc:[") {
+				continue
+			}
+			if p, err := os.FindProcess(pid); err == nil {
+				_, _ = p.Wait()
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
-	return runtime.Exit{Known: true, Code: status.ExitStatus()}
 }
 
 // init gives the process number of b's process 1, zero when it has none.
@@ -128,7 +203,11 @@ func (r *Runtime) openMember(b box, pid int) (*process, error) {
 		return nil, err
 	}
 	// Asked after taking hold: the answer is about the process that we hold.
-	if !r.groups.Contains(b.id, pid) || p.ended() {
+	member := r.groups.Contains(b.id, pid)
+	if ended := p.ended(); ended || !member {
+		if ended && member {
+			_, _ = p.reap()
+		}
 		p.close()
 		return nil, nil
 	}
@@ -172,6 +251,7 @@ func (r *Runtime) killAll(ctx context.Context, b box) ([]int, error) {
 		if err := first.wait(ctx); err != nil {
 			return killed, fmt.Errorf("process %d doesn't end: %w", first.pid, err)
 		}
+		_, _ = first.reap()
 	}
 	// What is left are stages of a start that was cut off.
 	for {
@@ -195,6 +275,9 @@ func (r *Runtime) killAll(ctx context.Context, b box) ([]int, error) {
 			err = p.kill()
 			if err == nil {
 				err = p.wait(ctx)
+			}
+			if err == nil {
+				_, _ = p.reap()
 			}
 			p.close()
 			if err != nil {

@@ -54,6 +54,11 @@ func (r runner) run(ctx context.Context, logFile string, extra []*os.File, args 
 	if err == nil {
 		return nil
 	}
+	// The first stage of a start that was cut off may be in no control group yet,
+	// but it's in the program's process group, and our child by now.
+	if cmd.Process != nil {
+		reapGroup(cmd.Process.Pid)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -66,6 +71,21 @@ func (r runner) run(ctx context.Context, logFile string, extra []*os.File, args 
 		msg = exit.Error()
 	}
 	return fmt.Errorf("%s %s: %s", filepath.Base(r.path), verb(args), msg)
+}
+
+// reapGroup reaps the children of ours in a process group whose leader has been
+// reaped. They were killed, so they end at once; one that doesn't within a
+// second is left.
+func reapGroup(pgid int) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		pid, err := unix.Wait4(-pgid, nil, unix.WNOHANG, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) { // no such children
+			return
+		}
+		if pid == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // verb is the command among the arguments, for messages.

@@ -61,6 +61,7 @@ func (r *Runtime) sweep(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, r.sweepSkeletons())
+	reapStages() // where the predecessor was a child of this process
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove leftovers: %w", err)
 	}

@@ -111,12 +111,12 @@ func (t *trash) close(finish bool) {
 func (t *trash) run(ctx context.Context) {
 	defer close(t.done)
 	for {
+		t.mu.Lock()
+		draining := t.draining // from here on nothing comes in
+		t.mu.Unlock()
 		t.releaseAll()
 		t.empty(ctx)
-		t.mu.Lock()
-		end := t.draining && len(t.releases) == 0
-		t.mu.Unlock()
-		if end {
+		if draining {
 			return
 		}
 		select {

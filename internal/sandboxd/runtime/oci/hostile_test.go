@@ -1,0 +1,279 @@
+package oci
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNoWayOut looks from inside for the machine, for another sandbox and for
+// anything else, first as the sandbox is and then with a route that it can't
+// make itself, so that the firewall is what refuses.
+func TestNoWayOut(t *testing.T) {
+	p := newPlace(t, "tnoway")
+	r := p.open()
+	a, b := p.create(r, spec("a")), p.create(r, spec("b"))
+
+	l, err := net.Listen("tcp", "0.0.0.0:0") // on the machine, every address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	u, err := net.ListenPacket("udp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	gw := r.net.Gateway()
+
+	try := func(why, host string, port int) {
+		t.Helper()
+		start := time.Now()
+		out, err := p.inside("a", "0", fmt.Sprintf("exec 2>&1; timeout 5 bash -c 'exec 3<>/dev/tcp/%s/%d && echo connected'", host, port))
+		if err == nil || strings.Contains(out, "connected") {
+			t.Errorf("%s: a sandbox reached %s port %d: %s", why, host, port, out)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("%s: %s port %d made it wait for %v", why, host, port, took)
+		}
+	}
+	attack := func(why string) {
+		t.Helper()
+		try(why, gw.String(), port)
+		try(why, gw.String(), 22)
+		try(why, b.Addr.Addr().String(), 44772)
+		try(why, b.Addr.Addr().String(), 80)
+		try(why, "169.254.169.254", 80)
+		try(why, "192.0.2.1", 443)
+	}
+	attack("as it is")
+
+	// UDP to the machine: refused, and nothing arrives.
+	_, _ = p.inside("a", "0", fmt.Sprintf("bash -c 'echo x >/dev/udp/%s/%d'", gw, u.LocalAddr().(*net.UDPAddr).Port))
+	_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, from, err := u.ReadFrom(make([]byte, 10)); err == nil {
+		t.Errorf("%d bytes of UDP arrived from %v", n, from)
+	}
+
+	// The sandbox's root can't change that.
+	for _, line := range []string{
+		"ip route add default via " + gw.String(), "ip addr add 10.1.1.1/8 dev eth0", "ip link add d0 type dummy",
+		"nft list ruleset", "unshare -n true", "unshare -r true", "ping -c1 " + gw.String(),
+	} {
+		if out, err := p.inside("a", "0", line); err == nil {
+			t.Errorf("inside, %q worked: %s", line, out)
+		}
+	}
+	if out := p.mustInside("a", "0", "cat /proc/net/if_inet6 2>/dev/null; true"); out != "" {
+		t.Errorf("IPv6 addresses: %s", out)
+	}
+
+	// As if it had a way round that.
+	st, err := r.Inspect(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	enter := func(args ...string) {
+		t.Helper()
+		out, err := exec.Command("nsenter", append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", st.PID)}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v %s", args, err, out)
+		}
+	}
+	enter("ip", "route", "add", "default", "via", gw.String())
+	attack("with a route")
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	attack("on a machine that forwards")
+	// With somebody else's address.
+	enter("ip", "addr", "add", "10.9.9.9/32", "dev", "eth0")
+	out, err := exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", st.PID), "bash", "-c",
+		fmt.Sprintf("timeout 1 nc -s 10.9.9.9 -w 1 %s %d </dev/null && echo connected", gw, port)).CombinedOutput()
+	if err == nil {
+		t.Errorf("with a foreign address: %s", out)
+	}
+
+	// From the machine only execd's port.
+	if err := dialable(a.Addr.String()); err != nil {
+		t.Errorf("execd: %v", err)
+	}
+	enter("sh", "-c", "exec 3>&- 4>&-; (nc -l -p 8080 >/dev/null 2>&1 &) ; true")
+	start := time.Now()
+	if err := dialable(net.JoinHostPort(a.Addr.Addr().String(), "8080")); err == nil {
+		t.Error("the machine reached port 8080 of a sandbox")
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("refusing took %v", took)
+	}
+	for _, pid := range p.listeners(st.PID) {
+		_ = pid.Kill()
+		_, _ = pid.Wait()
+	}
+}
+
+// listeners are processes of ours that entered the sandbox's network namespace.
+func (p place) listeners(pid int) []*os.Process {
+	want, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	var ps []*os.Process
+	procs, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	for _, f := range procs {
+		if have, err := os.Readlink(f); err != nil || have != want {
+			continue
+		}
+		var n int
+		_, _ = fmt.Sscanf(f, "/proc/%d/", &n)
+		group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n))
+		if n > 0 && !strings.Contains(string(group), "astrabox-"+p.cfg.Inst6) {
+			if proc, err := os.FindProcess(n); err == nil {
+				ps = append(ps, proc)
+			}
+		}
+	}
+	return ps
+}
+
+func TestTokenCantBeRead(t *testing.T) {
+	p := newPlace(t, "ttoken")
+	r := p.open()
+	run := p.create(r, spec("a"))
+	script := `
+for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline /proc/[0-9]*/fd/* /proc/1/maps /proc/1/mem /proc/1/stack /proc/1/root/etc/hostname; do
+  timeout 1 head -c 1000000 "$f" 2>/dev/null </dev/null | tr '\0' '\n'
+done
+env; mount; cat /proc/self/mountinfo
+timeout 20 grep -rsl TOKEN /run /tmp /var /etc /opt /root /home /workspace 2>/dev/null`
+	out, _ := p.inside("a", "0", strings.ReplaceAll(script, "TOKEN", run.Token[:16]))
+	if strings.Contains(strings.ReplaceAll(out, run.Token[:16]+" ", ""), run.Token) {
+		t.Error("the sandbox's root found the token")
+	}
+	for _, line := range []string{
+		"cat /proc/1/environ", "ls -l /proc/1/fd", "cat /proc/1/mem", "readlink /proc/1/exe",
+		"gdb -p 1 -batch", "strace -p 1", "kill -9 1 && sleep 1 && kill -0 1 && false",
+	} {
+		if got, err := p.inside("a", "0", line); err == nil {
+			t.Errorf("inside, %q worked: %.100s", line, got)
+		}
+	}
+	// execd itself can't be replaced, so the next one is ours too.
+	for _, line := range []string{
+		"echo x >" + execdInside, "rm -f " + execdInside, "mv " + execdInside + " /tmp/x", "mv /opt/astrabox/opensandbox /opt/x",
+		"umount " + execdInside, "mount --bind /bin/true " + execdInside, "chmod 777 " + execdInside,
+	} {
+		if got, err := p.inside("a", "0", line); err == nil {
+			t.Errorf("inside, %q worked: %s", line, got)
+		}
+	}
+	// What the machine keeps about it: only files of root.
+	for _, dir := range []string{p.cfg.RunDir, p.cfg.StateDir} {
+		b, _ := exec.Command("grep", "-rsl", "--exclude-dir=rootfs", run.Token, dir).Output()
+		if len(b) > 0 {
+			t.Errorf("the token is in %s", b)
+		}
+	}
+	resp, err := http.Get("http://" + run.Addr.String() + "/ping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the token: %s", resp.Status)
+	}
+}
+
+func TestContained(t *testing.T) {
+	p := newPlace(t, "tcont1")
+	secret := filepath.Join("/root", "astrabox-test-secret-"+fmt.Sprint(os.Getpid()))
+	if err := os.WriteFile(secret, []byte("host secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(secret)
+	t.Setenv("ASTRABOX_TEST_SECRET", "host secret")
+	r := p.open()
+	s := spec("a")
+	s.PIDs = 64
+	run := p.create(r, s)
+	for _, c := range []struct{ user, line string }{
+		{"0", "mknod /tmp/d b 1 1"}, {"0", "mknod /dev/mem2 c 1 1"},
+		{"0", "mount -t tmpfs none /mnt"}, {"0", "mount --bind /etc /mnt"}, {"0", "mount -o remount,rw /sys"}, {"0", "umount /proc"},
+		{"0", "ls " + secret}, {"0", "cat /etc/shadow | grep -v '^[a-z]*:[*]'"}, {"0", "dmesg"}, {"0", "cat /proc/kcore"},
+		{"0", "head -c1 /proc/cmdline | grep ."}, {"0", "echo 1 >/proc/sys/kernel/panic"}, {"0", "echo b >/proc/sysrq-trigger"},
+		{"0", "echo 99 >/proc/sys/user/max_inotify_instances"}, {"0", "chroot /proc/1/root true"},
+		{"0", "reboot -f"}, {"0", "date -s 2000-01-01"}, {"0", "modprobe loop"}, {"0", "sysctl -w kernel.hostname=x"},
+		{"0", "test -e /dev/vda || test -e /dev/sda"}, {"0", "keyctl show"}, {"0", "python3 -c 'import ctypes;l=ctypes.CDLL(None,use_errno=True);exit(0 if l.syscall(250,0,-3,0,0,0)>=0 else 1)'"},
+		{"0", "python3 -c 'import os;os.unshare(0x10000000)'"}, {"0", "python3 -c 'import os;os.setns(os.open(\"/proc/1/ns/mnt\",0))'"},
+		{"0", "ls /var/lib/docker"}, {"0", "ls /work"}, {"0", "touch /sys/x"}, {"0", "env | grep -i secret"},
+		{"0", "ls /sys/fs/cgroup/memory/release_agent"}, {"0", "nice -n -20 true 2>&1 | grep -v cannot"},
+		{"1000", "cat /etc/shadow"}, {"1000", "ls /root"}, {"1000", "touch /usr/x"}, {"1000", "su root -c true </dev/null"}, {"1000", "chown 0 /workspace"},
+	} {
+		if out, err := p.inside("a", c.user, c.line); err == nil {
+			t.Errorf("inside as %s, %q worked: %.200s", c.user, c.line, out)
+		}
+	}
+	// What must work.
+	for _, c := range []struct{ user, line, want string }{
+		{"0", "id -u; id -g", "0\n0"},
+		{"1000", "id -un; echo ok >/workspace/x; cat /workspace/x", "agent\nok"},
+		{"0", "su agent -c 'id -u; touch ~/y /tmp/z; stat -c %U /tmp/z'", "1000\nagent"},
+		{"0", "chown 33:44 /tmp && stat -c %u:%g /tmp && chown 0:0 /tmp", "33:44"},
+		{"0", "cat /proc/sys/user/max_user_namespaces /proc/sys/user/max_inotify_instances | head -1", "0"},
+		{"0", "stat -c %a /tmp /root /workspace", "1777\n700\n750"},
+		{"0", "grep -c . /proc/net/dev", "4"}, // two of heading, lo and eth0
+		{"0", "python3 -c 'import ssl,sqlite3,socket;print(socket.gethostname())'", "sandbox"},
+		{"0", "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'", "NoNewPrivs:1\nSeccomp:2"},
+		{"0", "cat /proc/self/uid_map | wc -l; ls /proc/1/task >/dev/null && echo seen", "1\nseen"},
+	} {
+		if out, err := p.inside("a", c.user, c.line); err != nil || out != c.want {
+			t.Errorf("inside as %s, %q: %q, %v", c.user, c.line, out, err)
+		}
+	}
+	// A fork bomb stays inside; execd answers.
+	_, _ = p.inside("a", "1000", "bash -c 'f(){ f|f& }; f' >/dev/null 2>&1; sleep 0.3")
+	if err := ping(t.Context(), run.Addr, run.Token); err != nil {
+		t.Errorf("after a fork bomb: %v", err)
+	}
+	st, err := r.Inspect(t.Context(), "a")
+	if err != nil || st.PIDs > 64 {
+		t.Errorf("processes: %d, %v", st.PIDs, err)
+	}
+	if _, err := r.Destroy(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	p := newPlace(t, "tlimit")
+	r := p.open()
+	s := spec("a")
+	s.MemoryBytes, s.CPUs = 64<<20, 0.25
+	run := p.create(r, s)
+	if out, err := p.inside("a", "1000", "echo 900 >/proc/self/oom_score_adj; python3 -c 'x=bytearray(200<<20)'"); err == nil {
+		t.Errorf("200 MiB in a sandbox of 64: %s", out)
+	}
+	if err := ping(t.Context(), run.Addr, run.Token); err != nil {
+		t.Errorf("execd after the memory ran out: %v", err)
+	}
+	if st, err := r.Inspect(t.Context(), "a"); err != nil || st.OOMKills == 0 || st.MemoryBytes > 64<<20 {
+		t.Errorf("state: %+v, %v", st, err)
+	}
+	// A busy loop of half a second of wall time gets about an eighth of processor time.
+	out := p.mustInside("a", "1000", "python3 -c 'import time\nt=time.time()\nc=time.process_time()\nwhile time.time()-t<1: pass\nprint(int(100*(time.process_time()-c)))'")
+	var percent int
+	if _, err := fmt.Sscan(out, &percent); err != nil || percent > 45 {
+		t.Errorf("%q percent of a processor with a limit of 25", out)
+	}
+	// Memory comes back with a stop.
+	if err := r.Stop(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.groups.Dirs("a")) > 0 {
+		t.Error("a stopped sandbox still has a memory group")
+	}
+}
