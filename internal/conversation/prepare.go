@@ -44,7 +44,10 @@ func (k *keeper) bringUp(ctx context.Context, h sandbox.Handle, fresh bool) erro
 	}
 	if err == nil && p.ProcessID != "" {
 		killPrepared.Hit()
-		return k.attach(ctx, h, p)
+		// A process that can't be found ran no turn: a new one takes its place.
+		if err := k.attach(ctx, h, p); !errors.Is(err, errProgramGone) {
+			return err
+		}
 	}
 	program, ok := agentprogram.ByID(k.env.Program)
 	if !ok {
