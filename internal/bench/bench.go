@@ -1,0 +1,79 @@
+// Package bench measures AstraBox beside raw floors in the same run, because
+// only a ratio means something on a noisy machine. `astrabox bench` (make
+// bench) calls it. It needs root and works in a network namespace of its own
+// with fresh state directories.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/astrabox/astrabox/internal/ownnet"
+)
+
+// Options of a run.
+type Options struct {
+	Exe  string    // the astrabox program to measure
+	Only []string  // names of results; empty: all
+	Dir  string    // where latest.json goes
+	N    int       // samples of the slow measures; 0: 20
+	Out  io.Writer // where the table goes
+}
+
+// measure produces the results of its names.
+type measure struct {
+	names []string
+	run   func(context.Context, Options) ([]Result, error)
+}
+
+var measures = []measure{
+	{[]string{"create_first_output", "create_first_output_docker", "destroy_proven", "pause", "resume"}, lifecycle},
+	{[]string{"idle_pss"}, idle},
+}
+
+// Run measures what Only names, prints a table and keeps the raw samples.
+func Run(ctx context.Context, o Options) error {
+	if o.N <= 0 {
+		o.N = 20
+	}
+	var known []string
+	for _, m := range measures {
+		known = append(known, m.names...)
+	}
+	for _, name := range o.Only {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("bench: no measure is called %q; there are: %s", name, strings.Join(known, ", "))
+		}
+	}
+	err := ownnet.Run(ctx, o.Out, func(ctx context.Context) error { return inside(ctx, o) })
+	if errors.Is(err, ownnet.ErrFailed) {
+		return errors.New("bench: a measure failed")
+	}
+	return err
+}
+
+func inside(ctx context.Context, o Options) error {
+	wanted := func(name string) bool { return len(o.Only) == 0 || slices.Contains(o.Only, name) }
+	var results []Result
+	for _, m := range measures {
+		if !slices.ContainsFunc(m.names, wanted) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "measuring %s\n", strings.Join(m.names, ", "))
+		got, err := m.run(ctx, o)
+		if err != nil {
+			return err
+		}
+		for _, r := range got {
+			if wanted(r.Name) {
+				results = append(results, r)
+			}
+		}
+	}
+	return write(o.Dir, o.Out, results)
+}
