@@ -12,8 +12,9 @@ import (
 	"github.com/astrabox/astrabox/internal/model"
 )
 
-// id is the part of an input that names a conversation.
-type id struct {
+// Conv is the part of an input that names a conversation. It is exported
+// because huma fills embedded parts only then.
+type Conv struct {
 	ID string `path:"id" doc:"Id of the conversation."`
 }
 
@@ -28,7 +29,7 @@ type listInput struct {
 }
 
 type renameInput struct {
-	id
+	Conv
 	Body wire.ChangeConversation
 }
 
@@ -55,7 +56,7 @@ func (s *Server) conversationRoutes() {
 			return &body[wire.Conversations]{wire.Conversations{Items: notNil(items), NextCursor: next}}, err
 		})
 	register(s, operation{method: "GET", path: oneConversation, id: "get-conversation", tag: tag, summary: "Read a conversation"},
-		func(ctx context.Context, in *id) (*body[model.Conversation], error) {
+		func(ctx context.Context, in *Conv) (*body[model.Conversation], error) {
 			c, err := s.service.Get(ctx, in.ID)
 			return &body[model.Conversation]{c}, err
 		})
@@ -70,7 +71,7 @@ func (s *Server) conversationRoutes() {
 		})
 	register(s, operation{method: "DELETE", path: oneConversation, id: "delete-conversation", tag: tag, summary: "Delete a conversation and its sandbox",
 		description: "200: a second observation found the sandbox gone. 202: that isn't confirmed yet, and is tried until it is."},
-		func(ctx context.Context, in *id) (*deleteOutput, error) {
+		func(ctx context.Context, in *Conv) (*deleteOutput, error) {
 			c, err := s.service.Delete(ctx, in.ID)
 			status := http.StatusOK
 			if c.State != model.Deleted {
@@ -91,12 +92,12 @@ func cleanTitle(title string) (string, error) {
 }
 
 type sendInput struct {
-	id
+	Conv
 	Body wire.SendMessage
 }
 
 type eventsInput struct {
-	id
+	Conv
 	After int64 `query:"after" default:"0" minimum:"0" doc:"Only events with a greater number."`
 	Limit int   `query:"limit" default:"500" minimum:"1" maximum:"5000"`
 }
@@ -118,12 +119,12 @@ func (s *Server) messageRoutes() {
 		})
 	register(s, operation{method: "POST", path: oneConversation + "/interrupt", id: "interrupt", tag: "messages", status: http.StatusAccepted,
 		summary: "Stop the turn in progress"},
-		func(ctx context.Context, in *id) (*body[model.Turn], error) {
+		func(ctx context.Context, in *Conv) (*body[model.Turn], error) {
 			t, err := s.service.Interrupt(ctx, in.ID)
 			return &body[model.Turn]{t}, err
 		})
 	type turnInput struct {
-		id
+		Conv
 		TurnID string `path:"turn_id"`
 	}
 	register(s, operation{method: "GET", path: oneConversation + "/turns/{turn_id}", id: "get-turn", tag: "messages", summary: "Read a turn"},

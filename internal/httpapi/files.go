@@ -27,17 +27,17 @@ const (
 )
 
 type mkdirInput struct {
-	id
+	Conv
 	Body wire.MakeDir
 }
 
 type moveInput struct {
-	id
+	Conv
 	Body wire.MoveFile
 }
 
 type deleteFilesInput struct {
-	id
+	Conv
 	Body wire.DeleteFiles
 }
 

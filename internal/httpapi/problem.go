@@ -64,7 +64,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	body, _ := json.Marshal(p.Problem) // strings, numbers and booleans only
 	h := w.Header()
 	// What a handler prepared for its success doesn't hold.
-	for _, k := range []string{"Content-Disposition", "Content-Range", "ETag", "Last-Modified", "Accept-Ranges"} {
+	for _, k := range []string{"Content-Disposition", "ETag", "Last-Modified", "Accept-Ranges"} {
 		h.Del(k)
 	}
 	h.Set("Content-Type", p.ContentType(""))
@@ -127,9 +127,10 @@ func humaProblem(ctx context.Context, status int, msg string, errs []error) *pro
 	return p
 }
 
-// huma asks two package variables for its errors; every API of this program
+// huma takes these settings from package variables; every API of this program
 // wants the same ones.
 func init() {
+	huma.ValidateStrictCasing = true
 	huma.NewErrorWithContext = func(ctx huma.Context, status int, msg string, errs ...error) huma.StatusError {
 		base := context.Background()
 		if ctx != nil {

@@ -12,12 +12,12 @@ import (
 )
 
 type createTerminalInput struct {
-	id
+	Conv
 	Body wire.CreateTerminal
 }
 
 type terminalInput struct {
-	id
+	Conv
 	TerminalID string `path:"tid" doc:"Id of the terminal."`
 }
 
@@ -30,7 +30,7 @@ func (s *Server) terminalRoutes() {
 			return &body[model.Terminal]{t}, err
 		})
 	register(s, operation{method: "GET", path: oneConversation + "/terminals", id: "list-terminals", tag: tag, summary: "List terminals, oldest first"},
-		func(ctx context.Context, in *id) (*body[wire.Items[model.Terminal]], error) {
+		func(ctx context.Context, in *Conv) (*body[wire.Items[model.Terminal]], error) {
 			items, err := s.service.Terminals(ctx, in.ID)
 			return &body[wire.Items[model.Terminal]]{wire.Items[model.Terminal]{Items: notNil(items)}}, err
 		})
