@@ -151,7 +151,8 @@ func (s *Store) PatchMetadata(ctx context.Context, id string, patch map[string]*
 		if _, err := tx.ExecContext(ctx, `UPDATE sandboxes SET metadata = ? WHERE id = ?`, text, id); err != nil {
 			return fmt.Errorf("state: %w", err)
 		}
-		r.Metadata, out = merged, r
+		r.Metadata = merged
+		out = r
 		return nil
 	})
 	return out, err

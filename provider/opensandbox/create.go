@@ -1,0 +1,257 @@
+package opensandbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/astrabox/astrabox/provider/opensandbox/wire"
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// waiting is the entrypoint of a sandbox whose spec asks for none. Services
+// differ in what they do without one, so one is always sent.
+var waiting = []string{"tail", "-f", "/dev/null"}
+
+const (
+	// cleanup bounds the destruction of a sandbox whose create failed.
+	cleanup = 60 * time.Second
+	// channelBudget is how long a sandbox that runs may take to answer.
+	channelBudget = 10 * time.Second
+	channelEvery  = 100 * time.Millisecond
+	// reservedEnv are variables that belong to services.
+	reservedEnv = "OPENSANDBOX_EGRESS_"
+	// spentKeys is how often a create may find that its assignment had a
+	// sandbox that is gone.
+	spentKeys = 16
+)
+
+// Create implements sandbox.Provider. Under an assignment that has a sandbox
+// already it returns that one.
+func (p *Provider) Create(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	body, err := createBody(spec)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*p.ready+channelBudget)
+	defer cancel()
+	for range 2 { // a lost predecessor is removed once
+		found, ok, err := p.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			return p.create(ctx, spec, body)
+		}
+		if found.Metadata[sandbox.KeySessionID] != project(sandbox.KeySessionID, spec.OwnerID) {
+			return nil, conflict(found.ID, spec)
+		}
+		if isLost(found.State) || found.State == stateStopping {
+			if err := p.destroy(ctx, found.ID, fmt.Errorf("it is %s", found.State)); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if isPaused(found.State) || found.State == statePausing {
+			e := sandbox.Errorf(sandbox.CodeNotRunning, "the sandbox of assignment %s is %s", spec.AssignmentID, found.State)
+			e.SandboxID = found.ID
+			return nil, e
+		}
+		p.log.Info("continuing with the sandbox of an earlier create", "sandbox", found.ID, "state", found.State)
+		return p.finish(ctx, spec, found.ID, found.State)
+	}
+	return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the sandboxes of assignment %s end as soon as they are made", spec.AssignmentID)
+}
+
+func conflict(id string, spec sandbox.CreateSpec) error {
+	e := sandbox.Errorf(sandbox.CodeAssignmentConflict, "assignment %s has a sandbox of another owner", spec.AssignmentID)
+	e.SandboxID = id
+	return e
+}
+
+func createBody(spec sandbox.CreateSpec) (wire.CreateRequest, error) {
+	var none wire.CreateRequest
+	if err := spec.Validate(); err != nil {
+		return none, err
+	}
+	if len(spec.WorkspaceMounts) > 0 {
+		return none, sandbox.Errorf(sandbox.CodeUnsupported, "open_sandbox: WorkspaceMounts aren't supported")
+	}
+	for k := range spec.Env {
+		if strings.HasPrefix(k, reservedEnv) {
+			return none, sandbox.Errorf(sandbox.CodeInvalid, "Env: names that start with %s belong to the service", reservedEnv)
+		}
+	}
+	metadata, err := labels(spec.OwnershipMetadata())
+	if err != nil {
+		return none, err
+	}
+	body := wire.CreateRequest{
+		Image: &wire.Image{URI: spec.Image}, Entrypoint: spec.Entrypoint, Env: spec.Env, Metadata: metadata,
+		ResourceLimits: spec.ResourceLimits, ResourceRequests: spec.ResourceRequests,
+	}
+	if body.Entrypoint == nil {
+		body.Entrypoint = waiting
+	}
+	if spec.TTL > 0 {
+		seconds := int64((spec.TTL + time.Second - 1) / time.Second) // never less than asked for
+		body.Timeout = &seconds
+	}
+	return body, nil
+}
+
+// idempotencyKey stands for the assignment. Its count grows when the service
+// says that the sandbox under a key is gone.
+func idempotencyKey(spec sandbox.CreateSpec, count int) string {
+	sum := sha256.Sum256([]byte(spec.InstallationID + "\x00" + spec.AssignmentID))
+	return fmt.Sprintf("astrabox-%s-%d", strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:20])), count)
+}
+
+// create asks the service for a new sandbox. When the answer is lost, the
+// sandbox that may have been made is looked for by its assignment: a service
+// that doesn't know Idempotency-Key would make a second one if asked again.
+func (p *Provider) create(ctx context.Context, spec sandbox.CreateSpec, body wire.CreateRequest) (sandbox.Handle, error) {
+	var made wire.Sandbox
+	var err error
+	for count := range spentKeys {
+		made = wire.Sandbox{}
+		err = p.api.do(ctx, call{
+			method: http.MethodPost, path: "sandboxes", body: body, timeout: p.ready,
+			header: map[string]string{wire.HeaderIdempotencyKey: idempotencyKey(spec, count)},
+		}, &made)
+		var r *refusal
+		if !errors.As(err, &r) || r.code != "IDEMPOTENCY_KEY_SPENT" {
+			break
+		}
+	}
+	if err == nil && !sandbox.ValidID(made.ID) {
+		err = sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service made a sandbox and didn't name it")
+	}
+	var r *refusal
+	switch {
+	case err == nil:
+		return p.finish(ctx, spec, made.ID, stateOf(made))
+	case errors.As(err, &r) && r.code == "IDEMPOTENCY_KEY_REUSED":
+		return nil, sandbox.Errorf(sandbox.CodeAssignmentConflict, "assignment %s is being created with another spec", spec.AssignmentID)
+	case errors.As(err, &r):
+		return nil, failed(err, "", sandbox.CodeUnavailable) // refused: nothing was made
+	}
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	found, ok, findErr := p.FindSandboxByAssignment(look, spec.InstallationID, spec.AssignmentID)
+	switch {
+	case findErr != nil:
+		return nil, failed(errors.Join(err, findErr), "", sandbox.CodeUnavailable)
+	case !ok:
+		return nil, failed(err, "", sandbox.CodeUnavailable)
+	case found.Metadata[sandbox.KeySessionID] != project(sandbox.KeySessionID, spec.OwnerID):
+		return nil, conflict(found.ID, spec)
+	case ctx.Err() != nil:
+		return nil, p.undo(ctx, found.ID, err)
+	}
+	return p.finish(ctx, spec, found.ID, found.State)
+}
+
+// finish brings a sandbox that exists to where Create may return it. Whatever
+// fails, the sandbox is destroyed.
+func (p *Provider) finish(ctx context.Context, spec sandbox.CreateSpec, id, state string) (sandbox.Handle, error) {
+	if err := p.awaitRunning(ctx, id, state); err != nil {
+		return nil, p.undo(ctx, id, err)
+	}
+	h := p.handle(id)
+	if err := p.prove(ctx, h, spec.RequireCommandChannel); err != nil {
+		return nil, p.undo(ctx, id, err)
+	}
+	if spec.Dir != "" {
+		if err := h.Files().MakeDir(ctx, spec.Dir, sandbox.DirOptions{Parents: true}); err != nil {
+			return nil, p.undo(ctx, id, fmt.Errorf("make Dir: %w", err))
+		}
+	}
+	return h, nil
+}
+
+// awaitRunning waits for services whose create answers before the sandbox runs.
+func (p *Provider) awaitRunning(ctx context.Context, id, state string) error {
+	ctx, cancel := context.WithTimeout(ctx, p.ready)
+	defer cancel()
+	for wait := pollFirst; !isRunning(state); wait = min(2*wait, pollMax) {
+		select {
+		case <-ctx.Done():
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox stayed %s: %w", state, ctx.Err())
+		case <-time.After(wait):
+		}
+		seen, err := p.Probe(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case seen.Status == sandbox.ObservedGone:
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox went away while it was being made")
+		case seen.Status != sandbox.ObservedOK:
+		case isLost(seen.State), seen.State == stateStopping, isPaused(seen.State):
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox became %s while it was being made: %s", seen.State, seen.Detail)
+		default:
+			state = seen.State
+		}
+	}
+	return nil
+}
+
+// prove waits until the sandbox answers: a service may call a sandbox running
+// that nobody can reach.
+func (p *Provider) prove(ctx context.Context, h *handle, command bool) error {
+	ctx, cancel := context.WithTimeout(ctx, channelBudget)
+	defer cancel()
+	for {
+		var err error
+		if command {
+			var r sandbox.CommandResult
+			if r, err = h.Commands().Run(ctx, sandbox.Command{Line: ":"}); err == nil && r.ExitCode != 0 {
+				return sandbox.Errorf(sandbox.CodeUnavailable, "a command that does nothing exited with %d", r.ExitCode)
+			}
+		} else {
+			_, err = h.Files().Stat(ctx, "/")
+		}
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, sandbox.ErrUnreachable) {
+			return fmt.Errorf("the new sandbox: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the new sandbox doesn't answer: %w", err)
+		case <-time.After(channelEvery):
+		}
+	}
+}
+
+// undo destroys a sandbox whose create failed and gives the error of the
+// create, or, when the sandbox may still be there, one that names it.
+func (p *Provider) undo(ctx context.Context, id string, cause error) error {
+	if err := p.destroy(ctx, id, cause); err != nil {
+		return err
+	}
+	var known *sandbox.Error
+	if errors.As(cause, &known) || errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		return cause
+	}
+	return sandbox.Errorf(sandbox.CodeUnavailable, "the create failed, and its sandbox was destroyed: %w", cause)
+}
+
+func (p *Provider) destroy(ctx context.Context, id string, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	d := sandbox.ConfirmDestroyed(ctx, p, id)
+	if d.ConfirmsGone(id) {
+		return nil
+	}
+	p.log.Error("a sandbox may be left over", "sandbox", id, "detail", d.Detail, "cause", cause)
+	e := sandbox.Errorf(sandbox.CodeCleanupUnconfirmed, "a sandbox couldn't be used, and it couldn't be confirmed that it is gone (%s): %w", d.Detail, cause)
+	e.SandboxID = id
+	return e
+}

@@ -1,0 +1,175 @@
+// Package opensandbox is the provider open_sandbox: sandboxes of any service
+// that speaks the OpenSandbox lifecycle API, the bundled one among them.
+// Importing it installs the driver; package provider/all does.
+//
+// The service creates, pauses and destroys; files, commands and processes go
+// to the sandbox's execd directly, through package sandbox/execd. Nothing is
+// kept between calls but pooled connections, so a Provider may be rebuilt at
+// any time and several may use one service. It is safe for concurrent use and
+// an io.Closer.
+//
+// Errors are *sandbox.Error. Text of the service is passed on shortened, and
+// the API key is in no error, log line or URL.
+package opensandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// Name is the registry key.
+const Name = "open_sandbox"
+
+// The environment variables that the provider reads.
+const (
+	settingBaseURL    = "ASTRABOX_SANDBOX_OPENAPI_BASE_URL"
+	settingListenFile = "ASTRABOX_SANDBOX_OPENAPI_LISTEN_FILE"
+	settingKey        = "ASTRABOX_SANDBOX_OPENAPI_KEY"
+	settingKeyFile    = "ASTRABOX_SANDBOX_OPENAPI_KEY_FILE"
+	settingTimeout    = "ASTRABOX_SANDBOX_OPENAPI_TIMEOUT"
+	settingReady      = "ASTRABOX_SANDBOX_READY_TIMEOUT"
+	settingScheme     = "ASTRABOX_SANDBOX_ENDPOINT_SCHEME"
+	settingProxy      = "ASTRABOX_SANDBOX_SERVER_PROXY"
+)
+
+var declared = sandbox.Capabilities{Pause: true, CorrelatedCreate: true, InventoryListing: true, ProcessSessions: true}
+
+func init() {
+	sandbox.Register(sandbox.Driver{
+		Name:        Name,
+		SeamVersion: "1.0",
+		Declares:    declared,
+		Settings: []sandbox.Setting{
+			{Name: settingBaseURL, Doc: "base URL of the lifecycle API, with scheme, such as http://127.0.0.1:8080/v1"},
+			{Name: settingListenFile, Doc: `JSON file with the base URL as "url", read again for each request; used when the base URL isn't set`},
+			{Name: settingKey, Secret: true, Doc: "API key of the lifecycle service"},
+			{Name: settingKeyFile, Doc: "file that holds the API key, read again for each request; used when the key isn't set"},
+			{Name: settingTimeout, Doc: "how long a request may take, as a duration; default 15s"},
+			{Name: settingReady, Doc: "how long a create may take, as a duration; default 120s, never less than a request"},
+			{Name: settingScheme, Doc: "http or https, of the endpoints of sandboxes; default: that of the base URL"},
+			{Name: settingProxy, Doc: "true: reach sandboxes through the lifecycle service's proxy; default false"},
+		},
+		New: func(_ context.Context, h sandbox.Host) (sandbox.Provider, error) { return New(h) },
+	})
+}
+
+// Provider is open_sandbox.
+type Provider struct {
+	sandbox.Base
+	api          *client
+	log          *slog.Logger
+	installation string
+	ready        time.Duration
+	scheme       string // empty: the base URL's
+	proxy        bool
+}
+
+var (
+	_ sandbox.Provider         = (*Provider)(nil)
+	_ sandbox.Pauser           = (*Provider)(nil)
+	_ sandbox.AssignmentFinder = (*Provider)(nil)
+	_ sandbox.Inventory        = (*Provider)(nil)
+)
+
+// New makes a Provider from the host's settings, without any I/O: a service
+// that isn't there yet is no error. The error names every setting that is wrong.
+func New(h sandbox.Host) (*Provider, error) {
+	get := h.Getenv
+	if get == nil {
+		get = func(string) string { return "" }
+	}
+	p := &Provider{log: h.Log, installation: h.InstallationID}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	c := &client{listenFile: get(settingListenFile), key: get(settingKey), keyFile: get(settingKeyFile)}
+	var wrong []error
+	bad := func(setting, format string, args ...any) {
+		wrong = append(wrong, fmt.Errorf("%s %s", setting, fmt.Sprintf(format, args...)))
+	}
+	switch base := get(settingBaseURL); {
+	case base != "":
+		u, err := parseBase(base)
+		if err != nil {
+			bad(settingBaseURL, "%v", err)
+		}
+		c.base = u
+	case c.listenFile == "":
+		bad(settingBaseURL, "is not set, nor is %s", settingListenFile)
+	}
+	c.timeout = duration(get(settingTimeout), 15*time.Second, func(err error) { bad(settingTimeout, "%v", err) })
+	p.ready = max(c.timeout, duration(get(settingReady), 120*time.Second, func(err error) { bad(settingReady, "%v", err) }))
+	switch p.scheme = get(settingScheme); p.scheme {
+	case "", "http", "https":
+	default:
+		bad(settingScheme, "must be http or https")
+	}
+	if v := get(settingProxy); v != "" {
+		var err error
+		if p.proxy, err = strconv.ParseBool(v); err != nil {
+			bad(settingProxy, "must be true or false")
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "open_sandbox: %v", errors.Join(wrong...))
+	}
+	c.http = &http.Client{
+		// A redirect would carry the API key to wherever it points.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			MaxIdleConns: 64, MaxIdleConnsPerHost: 32, MaxConnsPerHost: 256,
+			IdleConnTimeout: 60 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+			MaxResponseHeaderBytes: 64 << 10,
+		},
+	}
+	p.api = c
+	return p, nil
+}
+
+// parseBase reads a base URL. Its text is left out of errors: it may hold a password.
+func parseBase(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, errors.New("is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, errors.New("must begin with http:// or https://")
+	case u.Host == "":
+		return nil, errors.New("names no host")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return nil, errors.New("must have no user, query or fragment")
+	}
+	return u, nil
+}
+
+func duration(s string, otherwise time.Duration, bad func(error)) time.Duration {
+	if s == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		bad(errors.New("must be a duration above zero, such as 15s"))
+		return otherwise
+	}
+	return d
+}
+
+// Name implements sandbox.Provider.
+func (p *Provider) Name() string { return Name }
+
+// Capabilities implements sandbox.Provider.
+func (p *Provider) Capabilities() sandbox.Capabilities { return declared }
+
+// Close ends idle connections to the service.
+func (p *Provider) Close() error {
+	p.api.http.CloseIdleConnections()
+	return nil
+}
