@@ -181,7 +181,7 @@ func entries(ctx context.Context, body io.Reader, yield func(sandbox.FileInfo, e
 		case line.Error != nil:
 			return causeOf(line.Error)
 		}
-		info, err := infoOf(line.Entry)
+		info, err := infoOf(&line.Entry)
 		if err != nil {
 			return err
 		}

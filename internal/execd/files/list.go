@@ -108,9 +108,9 @@ func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string,
 		}
 		return enc.Encode(entryOf(path, target, st, namer))
 	}}
-	last := wire.Line{End: true}
+	last := wire.LastLine{End: true}
 	if err := t.walk(r.Context(), dir, strings.TrimRight(path, "/"), depth, 1); err != nil {
-		last = wire.Line{Error: failureOf(err).wire()}
+		last = wire.LastLine{Error: failureOf(err).wire()}
 	}
 	if err := enc.Encode(last); err == nil {
 		out.Flush() //nolint:errcheck // the client is gone: nothing is left to do

@@ -12,8 +12,8 @@ import (
 // The files.v1 feature.
 //
 //	GET  /v1/fs/stat?path&root*            → Entry (a final link reports itself)
-//	GET  /v1/fs/list?path&root*&depth      → NDJSON of Line
-//	GET  /v1/fs/search?path&root*&pattern  → NDJSON of Line
+//	GET  /v1/fs/list?path&root*&depth      → NDJSON: entries, then a LastLine
+//	GET  /v1/fs/search?path&root*&pattern  → NDJSON: entries, then a LastLine
 //	GET  /v1/fs/content?path&root*         → the bytes; Range and conditional headers hold; ETag is the quoted version
 //	PUT  /v1/fs/content?path&root*&mode&owner&group&no_replace=1&if_unchanged → Entry; the body is the content
 //	POST /v1/fs/mkdir    MakeDir    → Entry
@@ -96,46 +96,17 @@ type Entry struct {
 	Version   string    `json:"version"` // opaque; differs when content or attributes were changed
 }
 
-// Line is one line of a listing. Exactly one of its parts is set; the last
-// line is End or Error, and a listing without either was cut off.
+// Line is one line of a listing, as it is read: an entry, or the last line,
+// which has End or Error. A listing without a last line was cut off.
 type Line struct {
-	Entry *Entry
-	End   bool
-	Error *FileError
+	Entry
+	LastLine
 }
 
-// MarshalJSON writes an entry bare, {"end":true} or {"error":{…}}.
-func (l Line) MarshalJSON() ([]byte, error) {
-	switch {
-	case l.Entry != nil:
-		return json.Marshal(l.Entry)
-	case l.Error != nil:
-		return json.Marshal(struct {
-			Error *FileError `json:"error"`
-		}{l.Error})
-	}
-	return []byte(`{"end":true}`), nil
-}
-
-// UnmarshalJSON reads what MarshalJSON writes.
-func (l *Line) UnmarshalJSON(b []byte) error {
-	var all struct {
-		Entry
-		End   bool       `json:"end"`
-		Error *FileError `json:"error"`
-	}
-	if err := json.Unmarshal(b, &all); err != nil {
-		return err
-	}
-	*l = Line{End: all.End, Error: all.Error}
-	switch {
-	case l.End, l.Error != nil:
-		return nil
-	case all.Type == "":
-		return errors.New("wire: a line of a listing is neither entry, end nor error")
-	}
-	l.Entry = &all.Entry
-	return nil
+// LastLine is the end of a listing.
+type LastLine struct {
+	End   bool       `json:"end,omitempty"`
+	Error *FileError `json:"error,omitempty"`
 }
 
 // Scope says which file a body is about and what it is confined to.
