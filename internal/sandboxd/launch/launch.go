@@ -92,8 +92,14 @@ var client = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 }
 
-// answering gives the service that listens where the file says and takes the key.
+// answering gives the service that listens where the file says and takes the
+// key. The key isn't sent where no service holds the lock: the file may be a
+// dead one's, and its port somebody else's by now.
 func answering(ctx context.Context, stateDir, key string) (sandboxd.Listening, error) {
+	locked, err := sandboxd.Locked(stateDir)
+	if err != nil || !locked {
+		return sandboxd.Listening{}, errors.Join(err, errors.New("no service holds the lock"))
+	}
 	l, err := sandboxd.ReadListening(stateDir)
 	if err != nil {
 		return l, err
@@ -127,11 +133,12 @@ func start(ctx context.Context, cfg Config, key string) (sandboxd.Listening, err
 	ended := false
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		l, err := answering(ctx, cfg.StateDir, key)
-		if err == nil {
-			return l, nil
-		}
 		if !ended {
 			ended = reap(pid)
+		}
+		// One that found another in its place ends in a moment.
+		if err == nil && (ended || l.PID == pid) {
+			return l, nil
 		}
 		if locked, lockErr := sandboxd.Locked(cfg.StateDir); ended && (lockErr != nil || !locked) {
 			return sandboxd.Listening{}, fmt.Errorf("it ended at once; the end of %s: %s", sandboxd.LogFile(cfg.StateDir), logTail(cfg.StateDir))
