@@ -93,6 +93,9 @@ func startUnread(t *testing.T, o options) *agent {
 	}
 	a := &agent{t: t, cmd: exec.Command(program(t)), lines: make(chan string)}
 	a.cmd.Env = append([]string{"HOME=" + o.home, "PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}, o.env...)
+	if raceFlags != nil { // its second at every end is no part of what is tested
+		a.cmd.Env = append(a.cmd.Env, "GORACE=atexit_sleep_ms=0")
+	}
 	a.cmd.Stderr = errs
 	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

@@ -242,37 +242,51 @@ func TestCancel(t *testing.T) {
 // TestUnread: when nobody reads, a command runs on, can be cancelled, and what
 // it wrote is told to whoever reads at last.
 func TestUnread(t *testing.T) {
-	dir := t.TempDir()
-	a := startUnread(t, options{})
-	send := func(method string, id int, params string) {
-		t.Helper()
-		if id > 0 {
-			method = fmt.Sprintf(`%s","id":%d,"x":"`, method, id)
-		}
-		a.write([]byte(`{"jsonrpc":"2.0","method":"` + method + `","params":` + params + "}\n"))
+	home, dir := t.TempDir(), t.TempDir()
+	a := startUnread(t, options{home: home})
+	m, err := agentprogram.New(agentprogram.ShellID)
+	if err != nil {
+		t.Fatal(err)
 	}
-	send("initialize", 1, `{"protocolVersion":1,"clientCapabilities":{"_meta":{"terminal_output":true}}}`)
-	send("session/new", 2, `{"cwd":"`+dir+`","mcpServers":[]}`)
-	state := func() []string {
-		files, err := filepath.Glob(a.cmd.Env[0][len("HOME="):] + "/.local/state/astrabox-shell/*.jsonl")
+	out, err := m.Open(agentprogram.OpenOptions{Cwd: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.write(out)
+	// What the machine would send, had it the answers.
+	a.write([]byte(`{"id":2,"method":"session/new","params":{"cwd":"` + dir + `","mcpServers":[]}}` + "\n"))
+	var files []string
+	eventually(t, "the session is stored", func() bool {
+		files, _ = filepath.Glob(filepath.Join(home, ".local/state/astrabox-shell/*.jsonl"))
+		return len(files) == 1
+	})
+	session := strings.TrimSuffix(filepath.Base(files[0]), ".jsonl")
+	a.write([]byte(`{"id":3,"method":"session/prompt","params":{"sessionId":"` + session + `","prompt":[{"type":"text","text":"seq 1000000; touch done; exec yes"}]}}` + "\n"))
+	eventually(t, "the command runs on", func() bool { return exists(filepath.Join(dir, "done")) })
+	a.write([]byte(`{"method":"session/cancel","params":{"sessionId":"` + session + `"}}` + "\n"))
+	eventually(t, "the command is stopped", func() bool { return strings.Contains(readFile(t, files[0]), `"ended":true`) })
+
+	a.read()
+	var got result
+	for got.end == nil {
+		r, err := m.Feed([]byte(a.line()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return files
+		for _, e := range r.Events {
+			got.add(e)
+		}
+		if got.end = r.TurnEnded; got.end == nil && r.Ready {
+			if _, err := m.Prompt("t", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	eventually(t, "the session is stored", func() bool { return len(state()) == 1 })
-	session := strings.TrimSuffix(filepath.Base(state()[0]), ".jsonl")
-	send("session/prompt", 3, `{"sessionId":"`+session+`","prompt":[{"type":"text","text":"seq 500000; touch done; exec yes"}]}`)
-	eventually(t, "the command runs on", func() bool { return exists(filepath.Join(dir, "done")) })
-	send("session/cancel", 0, `{"sessionId":"`+session+`"}`)
-	eventually(t, "the command is stopped", func() bool { return strings.Contains(readFile(t, state()[0]), `"ended":true`) })
-	a.read()
-	var text strings.Builder
-	for !strings.Contains(text.String(), `"stopReason":"cancelled"`) {
-		text.WriteString(a.line())
+	if got.end.Reason != agentprogram.ReasonInterrupted || len(got.ended) != 1 || got.ended[0].Status != agentprogram.ToolFailed {
+		t.Errorf("the turn ended as %+v with %+v", got.end, got.ended)
 	}
-	if !strings.Contains(text.String(), `499999\n500000\ny\ny`) || !strings.Contains(text.String(), "bytes left out") {
-		t.Errorf("%d bytes were told, without what was written", text.Len())
+	if !strings.HasPrefix(got.output, "1\n2\n") || !strings.Contains(got.output, "\n500000\n500001\n") || !strings.Contains(got.output, " bytes left out]\n") {
+		t.Errorf("%d bytes were told, without what was written", len(got.output))
 	}
 }
 
