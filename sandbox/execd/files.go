@@ -146,7 +146,7 @@ func (f *files) sequence(ctx context.Context, op, path, endpoint, key, value str
 		}
 		return f.do(ctx, request{method: http.MethodGet, path: endpoint, query: f.query(path, key, value)})
 	}
-	first, err := open()
+	first, err := open() //nolint:bodyclose // by the range, see Files
 	if err != nil {
 		return nil, pathError(ctx, op, path, err)
 	}

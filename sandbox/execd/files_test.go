@@ -118,7 +118,9 @@ func TestFilesErrorClasses(t *testing.T) {
 		"gateway":          {"", refuse(502, "BAD_GATEWAY"), []error{sandbox.ErrUnreachable}},
 		"gateway, 404":     {"", refuse(404, wire.CodeFileNotFound), []error{sandbox.ErrUnreachable}},
 		"page for a proxy": {"", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>sign in</html>") }, []error{sandbox.ErrUnreachable}},
-		"redirect": {"", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere"+r.URL.Path, 302) },
+		"redirect": {"", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere"+r.URL.Path, http.StatusFound)
+		},
 			[]error{sandbox.ErrUnreachable}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (f *files) open(ctx context.Context, path string, offset, length int64) (io
 		return c, nil
 	}
 	// A file without a size, such as those of /proc, comes whole.
-	if _, err := io.CopyN(io.Discard, resp.Body, offset); err != nil && err != io.EOF {
+	if _, err := io.CopyN(io.Discard, resp.Body, offset); err != nil && !errors.Is(err, io.EOF) {
 		resp.Body.Close()
 		return nil, unreachable(ctx, err)
 	}
@@ -97,7 +97,7 @@ func (c *content) Read(p []byte) (int, error) {
 	if c.left > 0 {
 		c.left -= int64(n)
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = pathError(c.ctx, "read", c.path, unreachable(c.ctx, err))
 	}
 	return n, err
@@ -184,7 +184,7 @@ func (s *source) Read(p []byte) (int, error) {
 		return 0, errors.New("the write is over")
 	}
 	n, err := s.r.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		s.failed.Store(&err)
 	}
 	return n, err

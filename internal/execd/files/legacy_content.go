@@ -82,7 +82,7 @@ func sendLines(w http.ResponseWriter, f io.Reader, first, limit int64) error {
 		part, err := in.ReadSlice('\n')
 		if line >= first {
 			if _, err := out.Write(part); err != nil {
-				return nil // the client is gone
+				return nil //nolint:nilerr // the client is gone
 			}
 		}
 		switch {

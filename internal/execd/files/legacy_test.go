@@ -195,7 +195,7 @@ func TestOldDownload(t *testing.T) {
 		expect(t, 400, "INVALID_REQUEST_BODY")(o.get("/files/download?path={f}&" + query))
 	}
 	ranged := func(spec, extra string) (int, string, http.Header) {
-		req, err := http.NewRequestWithContext(t.Context(), "GET", o.srv.URL+"/files/download?path="+url.QueryEscape(o.dir+"/f")+extra, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, o.srv.URL+"/files/download?path="+url.QueryEscape(o.dir+"/f")+extra, nil)
 		must(t, err)
 		req.Header.Set("Range", spec)
 		resp, err := o.srv.Client().Do(req)
@@ -323,7 +323,7 @@ func TestOldUploadAborted(t *testing.T) {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	must(t, err)
 	resp.Body.Close()
-	if resp.StatusCode != 400 || len(names(t, o.dir)) != 0 {
+	if resp.StatusCode != http.StatusBadRequest || len(names(t, o.dir)) != 0 {
 		t.Errorf("%d, left: %v", resp.StatusCode, names(t, o.dir))
 	}
 }

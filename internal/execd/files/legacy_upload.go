@@ -166,7 +166,7 @@ func (b *batch) metadata(p *pair, part io.Reader) error {
 // content stages a file's content. Only a body that can't be read is an error;
 // what is wrong with the target shows when its turn comes.
 func (b *batch) content(p *pair, part io.Reader) error {
-	var to io.Writer = io.Discard
+	to := io.Discard
 	switch {
 	case !p.named:
 		f, err := os.CreateTemp("", "execd-upload-*")

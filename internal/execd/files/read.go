@@ -99,7 +99,7 @@ func unsized(fd int, st *unix.Stat_t) bool {
 		return true
 	}
 	var fs unix.Statfs_t
-	return unix.Fstatfs(fd, &fs) == nil && pseudo[int64(fs.Type)]
+	return unix.Fstatfs(fd, &fs) == nil && pseudo[fs.Type]
 }
 
 // serveContent sends a file. One whose size isn't known is read to its end and
@@ -114,12 +114,13 @@ func serveContent(w http.ResponseWriter, r *http.Request, f *os.File, st *unix.S
 	buf := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buf)
 	n, err := readFull(f, buf[:])
-	if err != nil && err != io.EOF {
+	ended := errors.Is(err, io.EOF)
+	if err != nil && !ended {
 		return err
 	}
 	h := w.Header()
 	h.Set("Accept-Ranges", "none")
-	if err == io.EOF { // all of it is here
+	if ended { // all of it is here
 		h.Set("Content-Length", strconv.Itoa(n))
 		if st.Size == 0 && n == 0 {
 			h.Set("ETag", strconv.Quote(versionOf(st)))
@@ -130,10 +131,11 @@ func serveContent(w http.ResponseWriter, r *http.Request, f *os.File, st *unix.S
 		return nil
 	}
 	for {
-		if _, werr := w.Write(buf[:n]); werr != nil || err == io.EOF {
-			return nil
+		if _, gone := w.Write(buf[:n]); gone != nil || ended {
+			return nil //nolint:nilerr // nobody is left to tell
 		}
-		if n, err = readFull(f, buf[:]); err != nil && err != io.EOF {
+		n, err = readFull(f, buf[:])
+		if ended = errors.Is(err, io.EOF); err != nil && !ended {
 			panic(http.ErrAbortHandler) // cuts the connection: the headers are out
 		}
 	}

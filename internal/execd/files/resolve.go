@@ -168,9 +168,9 @@ func placeAnywhere(parent, base string, slash, follow bool) (*place, error) {
 		return nil, err
 	}
 	for links := 0; follow; links++ {
-		target, err := readlink(dir, base)
-		if err != nil {
-			break // no link, or missing: the operation itself will tell
+		target, ok := linkAt(dir, base)
+		if !ok {
+			break // or missing: the operation itself will tell
 		}
 		if links == maxLinks {
 			unix.Close(dir) //nolint:errcheck // an O_PATH descriptor
@@ -324,7 +324,13 @@ func readlink(dir int, base string) (string, error) {
 	return string(buf[:n]), nil
 }
 
+// linkAt gives the target of base in dir when it is a link.
+func linkAt(dir int, base string) (target string, ok bool) {
+	target, err := readlink(dir, base)
+	return target, err == nil
+}
+
 func isLink(dir int, base string) bool {
-	_, err := readlink(dir, base)
-	return err == nil
+	_, ok := linkAt(dir, base)
+	return ok
 }
