@@ -151,7 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g.Go(func() error { return s.fleet.Run(ctx) })
 	g.Go(func() error { s.dueLoop(ctx); return nil })
 	ids, err := s.store.Unsettled(ctx)
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		g.Go(func() error { return err })
 		return g.Wait()
 	}

@@ -38,9 +38,8 @@ func TestPauseAndResume(t *testing.T) {
 		id := w.create()
 		one := w.settled(id, w.send(id, "m1", "echo hello"))
 		before, _ := w.s.Get(context.Background(), id)
-		ended := time.Now()
 		paused := w.runtimeIs(id, model.RuntimePaused)
-		if idle := time.Since(ended); idle < 30*time.Minute || idle > 30*time.Minute+time.Second {
+		if idle := paused.Runtime.Since.Sub(*one.EndedAt); idle < 30*time.Minute || idle > 30*time.Minute+time.Second {
 			t.Errorf("paused after %v of idling", idle)
 		}
 		if paused.Runtime.SandboxID != before.Runtime.SandboxID {

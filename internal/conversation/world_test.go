@@ -146,7 +146,7 @@ func (w *world) do(f func(ctx context.Context, s *Service) error) {
 func (w *world) until(what string, cond func(ctx context.Context, s *Service) (bool, error)) {
 	w.t.Helper()
 	deadline := time.Now().Add(2 * time.Hour)
-	for {
+	for wait := 20 * time.Millisecond; ; wait = min(wait*5/4, 5*time.Second) {
 		if w.crashed.Load() {
 			w.reboot()
 		}
@@ -160,7 +160,7 @@ func (w *world) until(what string, cond func(ctx context.Context, s *Service) (b
 		if time.Now().After(deadline) {
 			w.t.Fatalf("%s: never", what)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(wait)
 	}
 }
 
@@ -190,8 +190,10 @@ func (w *world) send(id, key, text string) model.Turn {
 func (w *world) settled(id string, turn model.Turn) model.Turn {
 	w.t.Helper()
 	w.until("turn "+turn.Text, func(ctx context.Context, s *Service) (bool, error) {
-		var err error
-		turn, err = s.Turn(ctx, id, turn.ID)
+		now, err := s.Turn(ctx, id, turn.ID)
+		if err == nil {
+			turn = now
+		}
 		return model.Turns.Final(turn.State), err
 	})
 	return turn
