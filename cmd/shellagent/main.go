@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/astrabox/astrabox/internal/shellagent"
+	"github.com/astrabox/astrabox/internal/version"
 )
 
 func main() {
@@ -28,7 +29,7 @@ func run(args []string) error {
 	case len(args) == 2 && args[0] == shellagent.SaveArg:
 		return shellagent.Save(args[1])
 	case len(args) == 1 && args[0] == "--version":
-		_, err := fmt.Println("shellagent", shellagent.Version)
+		_, err := fmt.Println("shellagent", version.Version)
 		return err
 	case len(args) > 0:
 		return errors.New("no arguments are taken: it speaks the Agent Client Protocol on stdin and stdout")

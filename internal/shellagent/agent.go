@@ -11,10 +11,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
-)
 
-// Version is the program's version, set at build time.
-var Version = "dev"
+	"github.com/astrabox/astrabox/internal/version"
+)
 
 // stateDir is below the account's home.
 const stateDir = ".local/state/astrabox-shell"
@@ -229,7 +228,7 @@ func initialized() any {
 			"promptCapabilities":  object{"image": false, "audio": false, "embeddedContext": false},
 			"sessionCapabilities": object{"resume": object{}},
 		},
-		"agentInfo":   object{"name": "astrabox-shell", "title": "Shell", "version": Version},
+		"agentInfo":   object{"name": "astrabox-shell", "title": "Shell", "version": version.Version},
 		"authMethods": []any{},
 	}
 }

@@ -65,6 +65,7 @@ type agent struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
+	out   io.ReadCloser
 	lines chan string // closed at the end of stdout
 	read  func()      // starts reading it; once
 }
@@ -100,8 +101,7 @@ func startUnread(t *testing.T, o options) *agent {
 	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	stdout, err := a.cmd.StdoutPipe()
-	if err != nil {
+	if a.out, err = a.cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.cmd.Start(); err != nil {
@@ -110,7 +110,7 @@ func startUnread(t *testing.T, o options) *agent {
 	a.read = sync.OnceFunc(func() {
 		go func() {
 			defer close(a.lines)
-			r := bufio.NewReader(stdout)
+			r := bufio.NewReader(a.out)
 			for {
 				l, err := r.ReadString('\n')
 				if err != nil {

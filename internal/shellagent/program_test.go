@@ -387,6 +387,18 @@ func TestEnd(t *testing.T) {
 			t.Errorf("%d processes are left", n)
 		}
 	})
+	t.Run("of the reader stops the command", func(t *testing.T) {
+		word := fmt.Sprintf("3000.%d", os.Getpid())
+		a := start(t, options{})
+		c := open(t, a, "/", "")
+		c.prompt("sleep " + word + " & while :; do echo; sleep .1; done")
+		eventually(t, "it sleeps", func() bool { return living(t, word) > 0 })
+		a.out.Close()
+		a.exit()
+		if n := living(t, word); n > 0 || a.cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("%d processes are left, the program ended with %v", n, a.cmd.ProcessState)
+		}
+	})
 	t.Run("by a signal when nobody reads", func(t *testing.T) {
 		home := t.TempDir()
 		a := startUnread(t, options{home: home})
