@@ -31,7 +31,9 @@ type Files interface {
 	// Write replaces the file's content in one step, with its bits and owner:
 	// nobody in the sandbox sees the new content under other bits or another
 	// owner, and a write that failed or was cut off leaves the old file as it
-	// was and nothing beside it. The directory must exist.
+	// was and nothing beside it. The directory must exist. A final symlink is
+	// followed, except with NoReplace, for which any entry of that name exists.
+	// An error of r itself is ErrPathRejected with that cause.
 	Write(ctx context.Context, path string, r io.Reader, o WriteOptions) error
 	// MakeDir makes a directory. One that exists is ErrPathRejected (fs.ErrExist)
 	// unless Parents is set.
@@ -74,7 +76,9 @@ func (i FileInfo) IsDir() bool { return i.Mode.IsDir() }
 // Attr is what a file can be given. A nil Mode differs from mode 0, and an
 // empty Owner from root. Mode takes permission bits and fs.ModeSetuid,
 // fs.ModeSetgid and fs.ModeSticky; any other bit is rejected, never trimmed.
-// Owner and Group are names of accounts in the sandbox.
+// Owner and Group are names of accounts in the sandbox; digits are taken as an
+// id where nothing has that name, so that what Stat says can be given back.
+// A new owner without a Mode drops setuid and setgid, as chown does.
 type Attr struct {
 	Mode         *fs.FileMode
 	Owner, Group string
