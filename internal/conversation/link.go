@@ -457,6 +457,7 @@ func (k *keeper) deliver(ctx context.Context) error {
 		return err
 	}
 	l.p = p
+	l.flushed = time.Time{} // the first output of a turn is stored at once
 	l.promptEnd = p.StdinAt + int64(len(p.Outbox))
 	l.evidence, l.asks, l.askAt = false, firstEvidence, time.Now().Add(firstEvidence)
 	killDelivering.Hit()

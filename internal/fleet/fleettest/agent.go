@@ -118,10 +118,16 @@ func (a *agent) handle(ctx context.Context, m rpc) (code int, ended bool) {
 
 func (a *agent) perform(ctx context.Context, verb, arg string) {
 	n, _ := strconv.Atoi(arg)
+	a.p.box.b.mu.Lock()
+	gap := a.p.box.b.ChunkGap
+	a.p.box.b.mu.Unlock()
 	switch verb {
 	case "chunks":
 		for i := range n {
 			a.text(ctx, fmt.Sprintf("<%d>", i))
+			if gap > 0 && a.sleep(ctx, gap) {
+				return
+			}
 		}
 	case "drip":
 		for i := range n {

@@ -33,6 +33,7 @@ type Backend struct {
 	ProbeErr   error                              // what a probe fails with
 	SendLimit  int                                // bytes of the next sends that arrive before the connection breaks; 0: all
 	Chunk      int                                // output is given in pieces of this size; 0: whole
+	ChunkGap   time.Duration                      // between two pieces that a program says
 	Mute       func(box *Box, prompt string) bool // the program takes no stdin from here on
 
 	mu       sync.Mutex
@@ -110,6 +111,47 @@ func (b *Backend) PauseFromOutside(id string) {
 		box.state = "paused"
 		box.endAll()
 	}
+}
+
+// DropAttachments breaks all connections to processes.
+func (b *Backend) DropAttachments() {
+	b.mu.Lock()
+	var procs []*process
+	for _, box := range b.boxes {
+		for _, p := range box.procs {
+			procs = append(procs, p)
+		}
+	}
+	b.mu.Unlock()
+	for _, p := range procs {
+		p.mu.Lock()
+		a := p.holder
+		p.mu.Unlock()
+		if a != nil {
+			a.drop(errCut)
+		}
+	}
+}
+
+// EndProcesses ends the processes of a sandbox as a crash of each would.
+func (b *Backend) EndProcesses(id string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if box, ok := b.boxes[id]; ok {
+		for _, p := range box.procs {
+			p.end(sandbox.Exit{Code: 139, Signal: "SIGSEGV"}, false)
+		}
+	}
+}
+
+// Expires is the scheduled end of a sandbox.
+func (b *Backend) Expires(id string) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if box, ok := b.boxes[id]; ok {
+		return box.expires
+	}
+	return time.Time{}
 }
 
 // Plant adds a running sandbox with that metadata, as somebody else's create.
