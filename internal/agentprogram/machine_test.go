@@ -3,6 +3,7 @@ package agentprogram
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -205,7 +206,7 @@ func TestLongLines(t *testing.T) {
 			t.Errorf("%d bytes of text came out as %d other ones", len(text), got.Len())
 		}
 	}
-	if _, err := m.Feed(bytes.Repeat([]byte(" "), MaxLine+1)); err != ErrLineTooLong {
+	if _, err := m.Feed(bytes.Repeat([]byte(" "), MaxLine+1)); !errors.Is(err, ErrLineTooLong) {
 		t.Errorf("a line over the limit: error %v", err)
 	}
 	if m.Turn() != "t1" {
