@@ -87,12 +87,8 @@ func (r *Runtime) Resume(ctx context.Context, s runtime.Spec) (runtime.Running, 
 	if pid, _ := r.init(b); pid != 0 {
 		return runtime.Running{}, fmt.Errorf("sandbox %s runs: %w", s.ID, runtime.ErrExists)
 	}
-	// What a process 1 that ended by itself left, and the file system of the run
-	// before: two mounts must not share a layer.
-	if _, err := r.halt(ctx, b); err != nil {
-		return runtime.Running{}, fmt.Errorf("resume sandbox %s: %w", s.ID, err)
-	}
-	if err := r.trash.released(ctx, b.id); err != nil {
+	// What a process 1 that ended by itself left.
+	if _, err := r.halt(ctx, b, true); err != nil {
 		return runtime.Running{}, fmt.Errorf("resume sandbox %s: %w", s.ID, err)
 	}
 	layers := rootfs.Layers{Dir: b.made}
@@ -103,7 +99,7 @@ func (r *Runtime) Resume(ctx context.Context, s runtime.Spec) (runtime.Running, 
 	run, err := r.launch(ctx, s, b, layers, ids)
 	if err != nil {
 		return runtime.Running{}, r.undo(ctx, b, fmt.Errorf("resume sandbox %s: %w", s.ID, err), func(ctx context.Context) error {
-			_, err := r.halt(ctx, b)
+			_, err := r.halt(ctx, b, false)
 			return err
 		})
 	}
@@ -138,7 +134,7 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 		return none, err
 	}
 	killpoint("intent")
-	if err := r.mount(b, layers, ids); err != nil {
+	if err := r.mount(ctx, b, layers, ids); err != nil {
 		return none, err
 	}
 	killpoint("mounted")
@@ -176,7 +172,7 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 		return none, err
 	}
 	killpoint("plugged")
-	if err := r.runc.run(ctx, logFile, nil, "start", b.id); err != nil {
+	if err := r.runc.start(ctx, logFile, b.id, watch); err != nil {
 		return none, err
 	}
 	killpoint("started")
@@ -234,7 +230,15 @@ func readIntent(b box) intent {
 
 func (i intent) link() network.Link { return network.Link{Name: i.Link, Addr: i.Addr} }
 
-func (r *Runtime) mount(b box, layers rootfs.Layers, ids rootfs.Range) error {
+// mount mounts b's file system, the one of the run before where it was kept.
+func (r *Runtime) mount(ctx context.Context, b box, layers rootfs.Layers, ids rootfs.Range) error {
+	if tree := r.trash.reclaim(b.id); tree != nil {
+		return rootfs.Attach(tree, b.root)
+	}
+	// Two file systems must not share a layer, so the one before must be gone.
+	if err := r.trash.released(ctx, b.id); err != nil {
+		return err
+	}
 	ns, err := r.userns.Take(ids)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ func (r *Runtime) Stop(ctx context.Context, id string) error {
 	if _, err := os.Lstat(b.made); err != nil {
 		return fmt.Errorf("sandbox %s %w", id, runtime.ErrNotFound)
 	}
-	if _, err := r.halt(ctx, b); err != nil {
+	if _, err := r.halt(ctx, b, true); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
 	}
 	return nil
@@ -77,9 +78,9 @@ func (r *Runtime) found(b box) []string {
 
 // halt takes away everything of b but its files: processes, mounts, link,
 // control groups, the OCI runtime's state and the run directory. Doing it
-// again, or to what isn't there, does nothing. The processes that it killed
-// are returned.
-func (r *Runtime) halt(ctx context.Context, b box) ([]int, error) {
+// again, or to what isn't there, does nothing. With keep the file system stays
+// ready for a resume, out of sight. The processes that it killed are returned.
+func (r *Runtime) halt(ctx context.Context, b box, keep bool) ([]int, error) {
 	killed, err := r.killAll(ctx, b)
 	if err != nil {
 		return killed, err
@@ -95,8 +96,7 @@ func (r *Runtime) halt(ctx context.Context, b box) ([]int, error) {
 			linkErr = r.net.Unplug(intent.Link)
 		}
 	})
-	mounts, mountErr := rootfs.Unmount(b.root)
-	r.trash.release(b.id, mounts)
+	mountErr := r.unmount(b, keep)
 	groupErr := r.groups.Remove(ctx, b.id)
 	stateErr := os.RemoveAll(b.runc)
 	link.Wait()
@@ -111,6 +111,27 @@ func (r *Runtime) halt(ctx context.Context, b box) ([]int, error) {
 		r.net.Free(intent.link())
 	}
 	return killed, nil
+}
+
+// unmount takes b's file system out of sight.
+func (r *Runtime) unmount(b box, keep bool) error {
+	var tree *os.File
+	if keep {
+		// /usr is mounted last; without it there is nothing worth keeping.
+		if mounts, err := rootfs.MountsUnder(b.root); err == nil && slices.Contains(mounts, b.root+"/usr") {
+			tree, _ = rootfs.Clone(b.root) // else the resume mounts anew
+		}
+	}
+	mounts, err := rootfs.Unmount(b.root)
+	if tree == nil {
+		r.trash.release(b.id, mounts)
+		return err
+	}
+	for _, m := range mounts { // cheap, since the copy holds the file systems
+		m.Close()
+	}
+	r.trash.keep(b.id, tree)
+	return err
 }
 
 // removeRunDir removes the run directory, the note about the link last. It
@@ -139,11 +160,11 @@ func (r *Runtime) remove(ctx context.Context, b box) (e runtime.Evidence, err er
 	e = runtime.Evidence{ID: b.id, StartedAt: time.Now().UTC(), Found: r.found(b), Checks: []runtime.Check{}}
 	defer func() { e.Took = time.Since(e.StartedAt) }()
 	link := readIntent(b).Link
-	killed, err := r.halt(ctx, b)
-	e.Killed = killed
+	e.Killed, err = r.halt(ctx, b, false)
 	if err != nil {
 		return e, err
 	}
+	r.trash.expire(b.id)
 	for _, dir := range []string{b.making, b.made} {
 		ids, rangeErr := rootfs.Layers{Dir: dir}.Range()
 		name, err := r.trash.take(b.id, dir)

@@ -122,7 +122,7 @@ func (r *Runtime) start(ctx context.Context) (err error) {
 	if err = adopt(); err != nil {
 		return err
 	}
-	r.runc = runner{path: r.cfg.RuncPath, root: filepath.Join(r.cfg.RunDir, "runc")}
+	r.runc = newRunner(ctx, r.cfg.RuncPath, filepath.Join(r.cfg.RunDir, "runc"))
 	if r.groups, err = cgroup.Find("/astrabox-" + r.cfg.Inst6); err != nil {
 		return err
 	}

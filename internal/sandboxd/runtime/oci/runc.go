@@ -23,6 +23,59 @@ import (
 type runner struct {
 	path string // of the program
 	root string // where it keeps its state
+	fifo bool   // it starts sandboxes by a FIFO that we know
+}
+
+// newRunner asks the program what it is.
+func newRunner(ctx context.Context, path, root string) runner {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = []string{}
+	out, _ := cmd.Output()
+	return runner{path, root, bytes.HasPrefix(out, []byte("runc version 1."))}
+}
+
+// start lets process 1 of a created sandbox go on. With runc that process waits
+// until it could write a byte to the file exec.fifo; reading it here saves a
+// tenth of a sandbox's start against running "runc start", which does the same.
+// Others are asked to do it.
+func (r runner) start(ctx context.Context, logFile, id string, init *process) error {
+	name := filepath.Join(r.root, id, "exec.fifo")
+	if !r.fifo {
+		return r.run(ctx, logFile, nil, "start", id)
+	}
+	// Opened for writing too: so neither side waits for the other to open it.
+	f, err := os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return r.run(ctx, logFile, nil, "start", id)
+	}
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	defer f.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		_ = init.wait(ctx) // or ctx has ended
+		_ = f.SetReadDeadline(time.Unix(1, 0))
+	}()
+	_, err = f.Read(make([]byte, 1))
+	cause := context.Cause(ctx)
+	cancel()
+	<-watched
+	switch {
+	case err != nil && cause != nil:
+		return cause
+	case err != nil:
+		return errors.New("start: process 1 ended before it began")
+	}
+	// The file says "not started yet".
+	if err := os.Remove(name); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return nil
 }
 
 // run runs "runc --root … args". What it and the processes that it leaves

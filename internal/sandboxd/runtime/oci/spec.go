@@ -278,6 +278,9 @@ func readUserLimits() userLimits {
 // hooks sets the limits from within the namespace, before the sandbox's root
 // directory is in place, by this machine's shell.
 func (l userLimits) hooks() *specs.Hooks {
+	if len(l) == 0 {
+		return nil
+	}
 	var script strings.Builder
 	script.WriteString("set -e\n")
 	for _, name := range slices.Sorted(maps.Keys(l)) {

@@ -39,7 +39,7 @@ func (r *Runtime) sweep(ctx context.Context) error {
 			kept[i.Link] = true
 		case made:
 			// Stopped, or a start or stop of it was cut off.
-			killed, err := r.halt(ctx, b)
+			killed, err := r.halt(ctx, b, false)
 			errs = append(errs, err)
 			if len(killed) > 0 {
 				r.log.InfoContext(ctx, "stopped a sandbox whose start had been cut off", "sandbox", id)

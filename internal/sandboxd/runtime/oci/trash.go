@@ -10,15 +10,18 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime/rootfs"
 )
 
 // trash is where files wait for their deletion, which takes half a millisecond
 // a file on some disks. One goroutine deletes. It also lets go of unmounted
-// file systems, as the kernel then writes out all that the disk below has.
+// file systems: the kernel then writes out all that the disk below has to write,
+// which nobody should have to wait for.
 type trash struct {
 	dir string
 	log *slog.Logger
@@ -33,11 +36,22 @@ type trash struct {
 	done chan struct{}
 }
 
+// release is a file system to let go of.
 type release struct {
 	id     string
+	due    time.Time
+	kept   *os.File // a tree of mounts that a resume may take back until due
 	mounts []rootfs.Detached
 	done   chan struct{}
 }
+
+// The file systems of stopped sandboxes are kept ready so long and so many. By
+// then the kernel has written by itself what they had to write, and a resume
+// soon after a stop needs neither wait for that nor mount anew.
+const (
+	keepTime = 60 * time.Second
+	keepMax  = 128
+)
 
 func newTrash(dir string, log *slog.Logger) *trash {
 	ctx, stop := context.WithCancel(context.Background())
@@ -59,15 +73,60 @@ func (t *trash) take(id, path string) (string, error) {
 
 // release lets go of a sandbox's unmounted file systems in the background.
 func (t *trash) release(id string, mounts []rootfs.Detached) {
-	if len(mounts) == 0 {
-		return
+	if len(mounts) > 0 {
+		t.add(release{id: id, mounts: mounts})
 	}
+}
+
+// keep is release, but later, so that reclaim can have the tree back.
+func (t *trash) keep(id string, tree *os.File) {
+	t.add(release{id: id, kept: tree, due: time.Now().Add(keepTime)})
+}
+
+func (t *trash) add(r release) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := release{id, mounts, make(chan struct{})}
+	if len(t.releases) >= keepMax && len(t.releases) > 0 {
+		t.releases[0].due = time.Time{} // the oldest
+	}
+	r.done = make(chan struct{})
 	t.releases = append(t.releases, r)
-	t.pending[id] = r.done
+	t.pending[r.id] = r.done
 	t.poke()
+}
+
+// reclaim gives a kept tree back, nil when there is none.
+func (t *trash) reclaim(id string) *os.File {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, r := range t.releases {
+		if r.id == id && r.kept != nil {
+			t.releases = slices.Delete(t.releases, i, i+1)
+			t.settle(r)
+			return r.kept
+		}
+	}
+	return nil
+}
+
+// expire makes what is kept for a sandbox due.
+func (t *trash) expire(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.releases {
+		if t.releases[i].id == id {
+			t.releases[i].due = time.Time{}
+		}
+	}
+	t.poke()
+}
+
+// settle marks r as done. The caller holds mu.
+func (t *trash) settle(r release) {
+	if t.pending[r.id] == r.done {
+		delete(t.pending, r.id)
+	}
+	close(r.done)
 }
 
 // released waits until nothing of the sandbox's earlier mounts is left.
@@ -110,42 +169,57 @@ func (t *trash) close(finish bool) {
 
 func (t *trash) run(ctx context.Context) {
 	defer close(t.done)
+	timer := time.NewTimer(keepTime)
+	defer timer.Stop()
 	for {
 		t.mu.Lock()
 		draining := t.draining // from here on nothing comes in
 		t.mu.Unlock()
-		t.releaseAll()
+		next := t.releaseDue(draining)
 		t.empty(ctx)
 		if draining {
 			return
 		}
+		timer.Reset(next)
 		select {
 		case <-t.wake:
+		case <-timer.C:
 		case <-ctx.Done():
-			t.releaseAll()
+			t.releaseDue(true)
 			return
 		}
 	}
 }
 
-func (t *trash) releaseAll() {
+// releaseDue lets go of what is due, or of all, and tells when to look again.
+func (t *trash) releaseDue(all bool) time.Duration {
 	for {
 		t.mu.Lock()
-		if len(t.releases) == 0 {
-			t.mu.Unlock()
-			return
+		now := time.Now()
+		next := keepTime
+		due := -1
+		for i, r := range t.releases {
+			if all || !r.due.After(now) {
+				due = i
+				break
+			}
+			next = min(next, r.due.Sub(now))
 		}
-		r := t.releases[0]
-		t.releases = t.releases[1:]
+		if due < 0 {
+			t.mu.Unlock()
+			return next
+		}
+		r := t.releases[due]
+		t.releases = slices.Delete(t.releases, due, due+1)
 		t.mu.Unlock()
 		for _, m := range r.mounts {
 			m.Close()
 		}
-		t.mu.Lock()
-		if t.pending[r.id] == r.done {
-			delete(t.pending, r.id)
+		if r.kept != nil {
+			r.kept.Close()
 		}
-		close(r.done)
+		t.mu.Lock()
+		t.settle(r)
 		t.mu.Unlock()
 	}
 }
@@ -167,7 +241,7 @@ func (t *trash) empty(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		t.releaseAll() // resumes wait for it
+		t.releaseDue(false) // resumes wait for it
 		if err := removeTree(ctx, root, e.Name()); err != nil && ctx.Err() == nil {
 			t.log.ErrorContext(ctx, "deletion failed", "path", filepath.Join(t.dir, e.Name()), "error", err)
 		}

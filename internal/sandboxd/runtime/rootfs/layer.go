@@ -76,6 +76,26 @@ func Unmount(target string) ([]Detached, error) {
 	return all, nil
 }
 
+// Clone copies the tree of mounts on target and returns the copy, which is
+// nowhere to be seen and lives as long as the handle. Attach puts it back.
+// Nothing mounted: an error.
+func Clone(target string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, target, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return nil, fmt.Errorf("copy the mounts on %s: %w", target, err)
+	}
+	return os.NewFile(uintptr(fd), "mounts"), nil
+}
+
+// Attach mounts a tree from Clone on target and closes the handle.
+func Attach(tree *os.File, target string) error {
+	defer tree.Close()
+	if err := unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount on %s: %w", target, err)
+	}
+	return nil
+}
+
 func closeAll(ds []Detached, _ error) {
 	for _, d := range ds {
 		d.Close()
