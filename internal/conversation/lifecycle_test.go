@@ -397,3 +397,30 @@ func TestTerminals(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A clean stop pauses what nobody uses and leaves a running turn alone.
+func TestSuspend(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		idle, busy, never := w.create(), w.create(), w.create()
+		w.settled(idle, w.send(idle, "m1", "echo one"))
+		turn := w.send(busy, "m1", "drip 100")
+		w.running(busy, turn)
+		if err := w.s.Suspend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for id, want := range map[string]model.RuntimeState{idle: model.RuntimePaused, busy: model.RuntimeReady, never: model.RuntimeNone} {
+			if c := w.get(id); c.Runtime.State != want {
+				t.Errorf("%s instead of %s", c.Runtime.State, want)
+			}
+		}
+		w.halt()
+		time.Sleep(10 * time.Second)
+		w.boot()
+		if turn = w.settled(busy, turn); turn.State != model.TurnDone || said(w.events(busy), turn.ID) != chunks(100) {
+			t.Errorf("the turn over the stop: %s", turn.State)
+		}
+		if two := w.settled(idle, w.send(idle, "m2", "echo two")); two.State != model.TurnDone {
+			t.Errorf("the suspended one afterwards: %s", two.State)
+		}
+	})
+}

@@ -1,25 +1,24 @@
 # Makes the account ACCOUNT with its home and the directory WORKSPACE, for
 # images that lack them, and prints the mark of the Agent program's binary.
-# POSIX sh and mkdir, chown, chmod, cat, wc only: an image may have no useradd.
+# POSIX sh and mkdir, chown, chmod, wc only: an image may have no useradd.
 set -eu
 umask 022
 
-uids=" " gids=" " home= gid= group=
-n= u= g= h= whole=
-while IFS=: read -r n x u g gecos h s; do
+# read fails on a last line without an end, and yet gives its words.
+uids=" " gids=" " home= uid= gid= group= cut=
+while IFS=: read -r n x u g gecos h s || { [ -n "$n" ] && cut=1; }; do
   uids="$uids$u "
-  if [ "$n" = "$ACCOUNT" ]; then home=$h gid=$g; fi
+  if [ "$n" = "$ACCOUNT" ]; then home=$h uid=$u gid=$g; fi
 done </etc/passwd
-whole=$n # what a last line without its end left behind
-n=
-while IFS=: read -r n x g members; do
+if [ -n "$cut" ]; then echo >>/etc/passwd; fi
+cut=
+while IFS=: read -r n x g members || { [ -n "$n" ] && cut=1; }; do
   gids="$gids$g "
   if [ "$n" = "$ACCOUNT" ]; then group=$g; fi
 done </etc/group
-if [ -n "$whole" ]; then echo >>/etc/passwd; fi
-if [ -n "$n" ]; then echo >>/etc/group; fi
+if [ -n "$cut" ]; then echo >>/etc/group; fi
 
-if [ -z "$gid" ]; then
+if [ -z "$uid" ]; then
   id=1000
   while :; do
     case "$uids$gids" in *" $id "*) id=$((id + 1)) ;; *) break ;; esac
@@ -30,17 +29,17 @@ if [ -z "$gid" ]; then
     echo "$ACCOUNT:x:$id:" >>/etc/group
     group=$id
   fi
-  gid=$group home=/home/$ACCOUNT
-  echo "$ACCOUNT:x:$id:$gid:$ACCOUNT:$home:$shell" >>/etc/passwd
+  uid=$id gid=$group home=/home/$ACCOUNT
+  echo "$ACCOUNT:x:$uid:$gid:$ACCOUNT:$home:$shell" >>/etc/passwd
 fi
 if [ ! -d "$home" ]; then
   mkdir -p "$home"
-  chown "$ACCOUNT:$gid" "$home"
+  chown "$uid:$gid" "$home"
   chmod 0750 "$home"
 fi
 if [ -n "${FRESH:-}" ] || [ ! -d "$WORKSPACE" ]; then
   mkdir -p "$WORKSPACE"
-  chown "$ACCOUNT:$gid" "$WORKSPACE"
+  chown "$uid:$gid" "$WORKSPACE"
   chmod 0750 "$WORKSPACE"
 fi
 if [ -n "${BINARY:-}" ]; then
