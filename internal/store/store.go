@@ -135,6 +135,14 @@ func (t *Tx) Now() time.Time { return t.now }
 // the wait for the other writers; a transaction that has begun runs to its end,
 // so that a cancelled request leaves no doubt about what was stored.
 func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-s.closed:
+		return ErrClosed
+	default:
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
