@@ -22,6 +22,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/astrabox/astrabox/internal/sandboxd/api"
 	"github.com/astrabox/astrabox/internal/sandboxd/lifecycle"
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
@@ -49,6 +51,7 @@ const (
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	headerLimit   = 64 << 10
+	connLimit     = 4096 // past it connections wait to be accepted
 	// drain is how long requests may take when the service stops, finish how
 	// long operations under way may.
 	drain  = 2 * time.Second
@@ -89,11 +92,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		defer l.Close()
 		cfg.Log = slog.New(slog.NewJSONHandler(l, nil))
 	}
-	defer func() {
-		if err != nil {
-			cfg.Log.Error("the service stopped", "error", err)
-		}
-	}()
 	return serve(ctx, cfg)
 }
 
@@ -156,7 +154,7 @@ func listen(ctx context.Context, cfg Config, handler http.Handler) error {
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	go func() { failed <- server.Serve(netutil.LimitListener(l, connLimit)) }()
 	where := Listening{URL: "http://" + l.Addr().String() + wire.Prefix, PID: os.Getpid(), Version: cfg.Version}
 	if err := writeListening(cfg.StateDir, where); err != nil {
 		server.Close()

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/execd"
 )
 
 // Name is the registry key.
@@ -168,8 +169,9 @@ func (p *Provider) Name() string { return Name }
 // Capabilities implements sandbox.Provider.
 func (p *Provider) Capabilities() sandbox.Capabilities { return declared }
 
-// Close ends idle connections to the service.
+// Close ends idle connections to the service and to sandboxes.
 func (p *Provider) Close() error {
 	p.api.http.CloseIdleConnections()
+	execd.CloseIdleConnections()
 	return nil
 }

@@ -8,7 +8,7 @@
 // X-Request-ID, the client's own where it sent a readable one. Errors are
 // {"code","message"}.
 //
-// Limits: bodies of the API 1 MiB (the proxy streams without a limit).
+// Limits: bodies of the API 1 MiB within 30 s (the proxy streams without a limit).
 //
 // The handler is safe for concurrent use. Close ends its idle connections.
 package api
@@ -35,8 +35,11 @@ import (
 	"github.com/astrabox/astrabox/provider/opensandbox/wire"
 )
 
-// bodyLimit bounds the body of an API request.
-const bodyLimit = 1 << 20
+// bodyLimit and bodyTime bound the body of an API request.
+const (
+	bodyLimit = 1 << 20
+	bodyTime  = 30 * time.Second
+)
 
 // Handler serves the API.
 type Handler struct {
@@ -211,8 +214,14 @@ func requestID(given string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// decode reads a body of one JSON value.
-func decode(r *http.Request, out any) error {
+// decode reads a body of one JSON value, which has to arrive within bodyTime.
+func decode(w http.ResponseWriter, r *http.Request, out any) error {
+	conn := http.NewResponseController(w)
+	if err := conn.SetReadDeadline(time.Now().Add(bodyTime)); err == nil {
+		// What the server itself reads later, to notice a client that went
+		// away, has no deadline.
+		defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
+	}
 	d := json.NewDecoder(r.Body)
 	err := d.Decode(out)
 	if err == nil {

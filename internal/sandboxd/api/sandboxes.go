@@ -30,7 +30,7 @@ func (h *Handler) getVersion(w http.ResponseWriter, _ *http.Request, _ params) e
 
 func (h *Handler) create(w http.ResponseWriter, r *http.Request, _ params) error {
 	var body wire.CreateRequest
-	if err := decode(r, &body); err != nil {
+	if err := decode(w, r, &body); err != nil {
 		return err
 	}
 	q, err := request(body, r.Header.Get(wire.HeaderIdempotencyKey))
@@ -154,7 +154,7 @@ func (h *Handler) delete(w http.ResponseWriter, r *http.Request, p params) error
 
 func (h *Handler) patchMetadata(w http.ResponseWriter, r *http.Request, p params) error {
 	var patch map[string]*string
-	if err := decode(r, &patch); err != nil {
+	if err := decode(w, r, &patch); err != nil {
 		return err
 	}
 	if patch == nil {
@@ -191,7 +191,7 @@ func (h *Handler) resume(w http.ResponseWriter, r *http.Request, p params) error
 
 func (h *Handler) renew(w http.ResponseWriter, r *http.Request, p params) error {
 	var body wire.Renewal
-	if err := decode(r, &body); err != nil {
+	if err := decode(w, r, &body); err != nil {
 		return err
 	}
 	if body.ExpiresAt.IsZero() {
@@ -247,7 +247,7 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request, p params) err
 
 func (h *Handler) metricsEvent(w http.ResponseWriter, r *http.Request, _ params) error {
 	var e wire.MetricsEvent
-	if err := decode(r, &e); err != nil {
+	if err := decode(w, r, &e); err != nil {
 		return err
 	}
 	if e.EventType != "sandbox.create" || e.CreateDurationMS == nil || *e.CreateDurationMS < 0 || e.Success == nil {
