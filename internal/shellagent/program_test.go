@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,9 +90,14 @@ func TestResume(t *testing.T) {
 	if first.output != "old\n" {
 		t.Errorf("a variable of the platform was changed: %q", first.output)
 	}
-	c.prompt("cd /; touch started; sleep 1000")
-	eventually(t, "the command runs", func() bool { return exists("/started") })
-	defer os.Remove("/started")
+	c.prompt("echo $$ >../pid.new; mv ../pid.new ../pid; cd /; sleep 1000")
+	eventually(t, "the command runs", func() bool { return exists(filepath.Join(dir, "pid")) })
+	// Nobody is left to stop the command: in a sandbox execd does it.
+	pid, err := strconv.Atoi(strings.TrimSpace(readFile(t, filepath.Join(dir, "pid"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(-pid, syscall.SIGKILL)
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
