@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/astrabox/astrabox/internal/app"
+	"github.com/astrabox/astrabox/internal/bench"
+	"github.com/astrabox/astrabox/internal/demo"
+	"github.com/astrabox/astrabox/internal/httpapi/wire"
+	"github.com/astrabox/astrabox/internal/sandboxd"
+	"github.com/astrabox/astrabox/internal/version"
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// stateDir adds the flag of commands that work on a state directory.
+func (c *command) stateDir(cmd *cobra.Command, into *string) {
+	def := c.Getenv("ASTRABOX_STATE_DIR")
+	if def == "" {
+		def = ".astrabox"
+	}
+	cmd.Flags().StringVar(into, "state-dir", def, "directory for everything that is kept; $ASTRABOX_STATE_DIR")
+}
+
+// logger writes to the error stream.
+func (c *command) logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usage("--log-level must be debug, info, warn or error")
+	}
+	return slog.New(slog.NewTextHandler(c.Stderr, &slog.HandlerOptions{Level: l})), nil
+}
+
+// untilInterrupted gives a context that the first Ctrl-C ends. After it the
+// signal is the system's again, so that a second one kills.
+func (c *command) untilInterrupted(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	interrupts, stop := c.Interrupts()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-interrupts:
+			stop()
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-done; stop() }
+}
+
+func (c *command) serveCommand() *cobra.Command {
+	config := app.Config{Version: version.Version, Executable: c.Executable, Getenv: c.Getenv, Out: c.Stdout}
+	var level string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Start the server: the API, the console and the sandbox service",
+		Long: `Start the server and stop it with Ctrl-C. It listens on this machine only: it
+has no login. The bundled sandbox service is started, or found when it runs,
+unless ASTRABOX_SANDBOX_OPENAPI_BASE_URL names another one. At a clean stop
+sandboxes are paused; --keep-sandboxes leaves them running.`,
+		Args: nArgs(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if config.Log, err = c.logger(level); err != nil {
+				return err
+			}
+			ctx, done := c.untilInterrupted(cmd.Context())
+			defer done()
+			return app.Run(ctx, config)
+		},
+	}
+	c.stateDir(cmd, &config.StateDir)
+	cmd.Flags().StringVar(&config.Listen, "listen", "127.0.0.1:8088", "loopback address and port to listen on")
+	cmd.Flags().StringSliceVar(&config.Hosts, "allow-host", nil, "name that requests may be addressed to, beside localhost (for a proxy in front)")
+	cmd.Flags().DurationVar(&config.IdleAfter, "idle-after", 30*time.Minute, "pause a sandbox that wasn't used for this long; negative: never")
+	cmd.Flags().BoolVar(&config.KeepSandboxes, "keep-sandboxes", false, "leave sandboxes running when the server stops")
+	cmd.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+func (c *command) sandboxdCommand() *cobra.Command {
+	config := sandboxd.Config{Version: version.Version}
+	cmd := &cobra.Command{
+		Use:   "sandboxd",
+		Short: "Run the bundled sandbox service alone (as root); serve starts it by itself",
+		Args:  nArgs(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, done := c.untilInterrupted(cmd.Context())
+			defer done()
+			return sandboxd.Run(ctx, config)
+		},
+	}
+	c.stateDir(cmd, &config.StateDir)
+	cmd.Flags().StringVar(&config.Listen, "listen", "127.0.0.1:0", "loopback address and port to listen on")
+	return cmd
+}
+
+func (c *command) doctorCommand() *cobra.Command {
+	config := app.Config{Version: version.Version, Executable: c.Executable, Getenv: c.Getenv}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether this machine can run sandboxes, and say what helps",
+		Long: `Check this machine without a server; with --server, ask that server about its
+machine. Exit code 1: something that is needed is missing.`,
+		Args: nArgs(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings, err := c.findings(cmd.Context(), config)
+			if err != nil {
+				return err
+			}
+			return c.showFindings(findings)
+		},
+	}
+	c.stateDir(cmd, &config.StateDir)
+	return cmd
+}
+
+func (c *command) findings(ctx context.Context, config app.Config) ([]wire.Finding, error) {
+	if c.server == "" {
+		return app.Doctor(ctx, config)
+	}
+	api, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := api.Doctor(ctx)
+	return list.Items, err
+}
+
+func (c *command) showFindings(findings []wire.Finding) error {
+	var err error
+	if c.json {
+		if err := c.printJSON(wire.Items[wire.Finding]{Items: findings}); err != nil {
+			return err
+		}
+	}
+	for _, f := range findings {
+		mark := "ok"
+		if !f.OK {
+			mark = f.Severity
+			if f.Severity == "error" {
+				err = exitError(ExitFailure)
+			}
+		}
+		if c.json {
+			continue
+		}
+		fmt.Fprintf(c.Stdout, "%-8s %s: %s\n", mark, f.ID, f.Summary)
+		if !f.OK && f.Fix != "" {
+			fmt.Fprintf(c.Stdout, "         fix: %s\n", f.Fix)
+		}
+	}
+	return err
+}
+
+func (c *command) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version and the sandbox providers of this program",
+		Args:  nArgs(0, 0),
+		RunE: func(*cobra.Command, []string) error {
+			drivers, err := sandbox.Installed()
+			if err != nil {
+				return err
+			}
+			names := []string{}
+			for _, d := range drivers {
+				names = append(names, d.Name)
+			}
+			if c.json {
+				return c.printJSON(map[string]any{"version": version.Version, "seam": sandbox.SeamVersion, "providers": names})
+			}
+			fmt.Fprintf(c.Stdout, "astrabox %s (seam %s; providers: %s)\n", version.Version, sandbox.SeamVersion, strings.Join(names, ", "))
+			return nil
+		},
+	}
+}
+
+func (c *command) demoCommand() *cobra.Command {
+	var backend string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Walk the main path against the real thing and check every step (as root)",
+		Args:  nArgs(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, done := c.untilInterrupted(cmd.Context())
+			defer done()
+			err := demo.Run(ctx, demo.Options{Exe: c.Executable, Backend: backend, JSON: c.json, Out: c.Stdout})
+			if errors.Is(err, demo.ErrFailed) {
+				return exitError(ExitFailure)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&backend, "backend", "", "sandbox backend to walk with")
+	return cmd
+}
+
+func (c *command) benchCommand() *cobra.Command {
+	o := bench.Options{Exe: c.Executable, Out: c.Stdout}
+	var only string
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure beside floors in the same run (as root)",
+		Args:  nArgs(0, 0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for name := range strings.SplitSeq(only, ",") {
+				if name = strings.TrimSpace(name); name != "" {
+					o.Only = append(o.Only, name)
+				}
+			}
+			ctx, done := c.untilInterrupted(cmd.Context())
+			defer done()
+			return bench.Run(ctx, o)
+		},
+	}
+	cmd.Flags().StringVar(&only, "only", "", "names of measures, comma separated; empty: all")
+	cmd.Flags().StringVar(&o.Dir, "out", "bench/out", "directory for the results")
+	cmd.Flags().IntVar(&o.N, "n", 0, "samples of the slow measures; 0: 20")
+	return cmd
+}
