@@ -153,18 +153,22 @@ func listen(ctx context.Context, cfg Config, handler http.Handler) error {
 		Handler: handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: headerLimit,
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(netutil.LimitListener(l, connLimit)) }()
+	ended := make(chan struct{})
+	var failed error
+	go func() {
+		defer close(ended)
+		failed = server.Serve(netutil.LimitListener(l, connLimit))
+	}()
 	where := Listening{URL: "http://" + l.Addr().String() + wire.Prefix, PID: os.Getpid(), Version: cfg.Version}
 	if err := writeListening(cfg.StateDir, where); err != nil {
 		server.Close()
-		<-failed
+		<-ended
 		return fmt.Errorf("sandboxd: %w", err)
 	}
 	cfg.Log.Info("serving", "url", where.URL, "version", cfg.Version)
 	select {
-	case err := <-failed:
-		return fmt.Errorf("sandboxd: serve: %w", err)
+	case <-ended:
+		return fmt.Errorf("sandboxd: serve: %w", failed)
 	case <-ctx.Done():
 	}
 	removed := os.Remove(ListenFile(cfg.StateDir))
@@ -173,7 +177,7 @@ func listen(ctx context.Context, cfg Config, handler http.Handler) error {
 	if server.Shutdown(stop) != nil {
 		server.Close() // streams through the proxy have no end of their own
 	}
-	<-failed
+	<-ended
 	cfg.Log.Info("stopped serving")
 	return removed
 }

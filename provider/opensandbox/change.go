@@ -66,7 +66,8 @@ func (p *Provider) change(ctx context.Context, id, operation string, wanted, bef
 	}
 	asked := p.api.do(ctx, call{method: http.MethodPost, path: sandboxPath(id, operation), timeout: p.ready}, nil)
 	var r *refusal
-	if asked != nil && !(errors.As(asked, &r) && r.status == http.StatusConflict) {
+	conflicts := errors.As(asked, &r) && r.status == http.StatusConflict
+	if asked != nil && !conflicts {
 		return false, failed(asked, id, sandbox.CodeNotFound)
 	}
 	deadline, wait, begun := time.Now().Add(pollBudget), pollFirst, false

@@ -36,7 +36,7 @@ func TestProbe(t *testing.T) {
 		"key refused":     {reply(401, wire.Error{Code: "UNAUTHORIZED", Message: "no"}), sandbox.ObservedError, ""},
 		"failure":         {reply(500, wire.Error{Code: "INTERNAL", Message: "no"}), sandbox.ObservedError, ""},
 		"hiccup":          {inTurn(reply(503, nil), reply(502, nil), reply(200, described("a", "Running"))), sandbox.ObservedOK, "running"},
-		"redirect":        {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/v1/sandboxes/b", 302) }, sandbox.ObservedError, ""},
+		"redirect":        {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/v1/sandboxes/b", http.StatusFound) }, sandbox.ObservedError, ""},
 		"connection cut":  {cut, sandbox.ObservedError, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestCreateAnswerLost(t *testing.T) {
 		Transport: transport,
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: func(r *http.Response) error {
-			if r.Request.Method == "POST" && lost.CompareAndSwap(false, true) {
+			if r.Request.Method == http.MethodPost && lost.CompareAndSwap(false, true) {
 				panic(http.ErrAbortHandler)
 			}
 			return nil

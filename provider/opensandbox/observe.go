@@ -64,11 +64,15 @@ func (p *Provider) Probe(ctx context.Context, id string) (sandbox.Observation, e
 	case notFound(err):
 		return sandbox.Observation{Status: sandbox.ObservedGone, Detail: "the lifecycle service knows no such sandbox"}, nil
 	case err != nil:
-		return sandbox.Observation{Status: sandbox.ObservedError, Detail: err.Error()}, nil
+		return unread(err.Error()), nil
 	case stateOf(s) == "":
-		return sandbox.Observation{Status: sandbox.ObservedError, Detail: "the lifecycle service gave no state"}, nil
+		return unread("the lifecycle service gave no state"), nil
 	}
 	return sandbox.Observation{Status: sandbox.ObservedOK, State: stateOf(s), Detail: plain(detail(s), "", textLimit)}, nil
+}
+
+func unread(why string) sandbox.Observation {
+	return sandbox.Observation{Status: sandbox.ObservedError, Detail: why}
 }
 
 func detail(s wire.Sandbox) string {

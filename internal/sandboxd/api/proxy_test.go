@@ -110,7 +110,7 @@ func TestProxyStreams(t *testing.T) {
 	s := h.create()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", h.url+"/v1/sandboxes/"+s.ID+"/proxy/44772/stream", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+"/v1/sandboxes/"+s.ID+"/proxy/44772/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestProxyWebSocket(t *testing.T) {
 		return websocket.Dial(ctx, h.url+"/v1/sandboxes/"+s.ID+"/proxy/44772/ws", &websocket.DialOptions{
 			HTTPClient: h.client, HTTPHeader: hd, Subprotocols: []string{"astrabox.process.v1"}})
 	}
-	if _, resp, err := dial(nil); err == nil || resp == nil || resp.StatusCode != 401 {
+	if _, resp, err := dial(nil); err == nil || resp == nil || resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without a key: %v, %v", resp, err)
 	}
 	c, _, err := dial(http.Header{wire.HeaderKey: {key}})

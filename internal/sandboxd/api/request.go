@@ -174,7 +174,7 @@ func limits(m map[string]string) (state.Spec, error) {
 		if err != nil {
 			return s, invalid("resource %s: %v", name, err)
 		}
-		least := 0.001
+		var least float64
 		switch name {
 		case "cpu":
 			s.CPUs = v

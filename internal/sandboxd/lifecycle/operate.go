@@ -125,7 +125,8 @@ func (s *Service) operate(ctx context.Context, id string, timeout time.Duration,
 func (s *Service) Delete(ctx context.Context, id string) error {
 	_, err := s.move(ctx, state.Move{ID: id, To: wire.Stopping, Reason: "user_delete"})
 	var st *state.StateError
-	if err != nil && !(errors.As(err, &st) && st.Have == wire.Stopping) {
+	stopping := errors.As(err, &st) && st.Have == wire.Stopping // somebody else's delete, which is helped along
+	if err != nil && !stopping {
 		return fail(err)
 	}
 	s.cancelCreate(id)

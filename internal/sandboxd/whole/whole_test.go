@@ -3,6 +3,7 @@ package whole_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -133,7 +134,7 @@ func TestServiceIsKilled(t *testing.T) {
 	var out bytes.Buffer
 	for {
 		f, err := a.Recv(t.Context())
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -45,7 +45,7 @@ func dnsDomain(s string) bool {
 			return false
 		}
 		for i := range len(label) {
-			if c := label[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-') {
+			if c := label[i]; c != '-' && (!alphanumeric(c) || 'A' <= c && c <= 'Z') {
 				return false
 			}
 		}
