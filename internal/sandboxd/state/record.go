@@ -48,6 +48,12 @@ type Spec struct {
 	Extensions map[string]string `json:"extensions,omitempty"`
 }
 
+// String leaves the environment out.
+func (s Spec) String() string { return s.Image }
+
+// GoString leaves the environment out.
+func (s Spec) GoString() string { return s.Image }
+
 // Run is one run of a sandbox's processes, from a create or a resume until
 // they end. Its zero value means that none runs.
 type Run struct {
