@@ -94,7 +94,7 @@ func (s *Service) await(ctx context.Context, id string, c *create, owner bool) (
 	case <-c.done:
 	case <-ctx.Done():
 		if owner {
-			s.cancelCreate(id)
+			s.cancelStart(id)
 		}
 		return state.Record{}, fail(ctx.Err())
 	}
@@ -104,12 +104,15 @@ func (s *Service) await(ctx context.Context, id string, c *create, owner bool) (
 	return s.Get(ctx, id)
 }
 
-// cancelCreate stops the create of a sandbox if one is under way.
-func (s *Service) cancelCreate(id string) {
+// cancelStart stops the create or resume of a sandbox if one is under way.
+func (s *Service) cancelStart(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.creating[id]; c != nil {
 		c.cancel()
+	}
+	if cancel := s.resuming[id]; cancel != nil {
+		cancel()
 	}
 }
 

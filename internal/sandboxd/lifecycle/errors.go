@@ -82,7 +82,7 @@ func createError(err error) *Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Code: CodeCreateFailed, Message: "the sandbox didn't answer in time", cause: err}
 	case errors.Is(err, context.Canceled):
-		return &Error{Code: CodeCreateFailed, Message: "the create was cancelled", cause: err}
+		return &Error{Code: CodeCreateFailed, Message: "the start was cancelled", cause: err}
 	}
-	return &Error{Code: CodeCreateFailed, Message: "the sandbox couldn't be made; the service's log says why", cause: err}
+	return &Error{Code: CodeCreateFailed, Message: "the sandbox didn't start; the log of the service says why", cause: err}
 }

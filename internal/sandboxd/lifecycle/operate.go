@@ -33,19 +33,13 @@ func (s *Service) Pause(ctx context.Context, id string) error {
 // returns nil when the sandbox runs, or when it is resuming and takes its time.
 func (s *Service) Resume(ctx context.Context, id string) error {
 	return s.operate(ctx, id, s.cfg.QueueTimeout+s.cfg.CreateTimeout, state.Move{To: wire.Resuming, Reason: "user_resume"}, func(ctx context.Context, r state.Record) error {
-		release, err := s.admission(ctx)
+		running, err := s.startAgain(ctx, r)
 		if err == nil {
-			defer release()
-			startCtx, cancel := context.WithTimeout(ctx, s.cfg.CreateTimeout)
-			defer cancel()
-			var running runtime.Running
-			if running, err = s.rt.Resume(startCtx, s.spec(r)); err == nil {
-				_, err = s.move(ctx, state.Move{ID: id, To: wire.Running, Reason: "resumed", From: []string{wire.Resuming}, Run: s.run(running)})
-				if err == nil {
-					s.watch(id, running.PID)
-				}
-				return ignoreState(err)
+			_, err = s.move(ctx, state.Move{ID: id, To: wire.Running, Reason: "resumed", From: []string{wire.Resuming}, Run: s.run(running)})
+			if err == nil {
+				s.watch(id, running.PID)
 			}
+			return ignoreState(err)
 		}
 		s.log.Error("resume", "sandbox", id, "error", err)
 		e := createError(err)
@@ -58,6 +52,32 @@ func (s *Service) Resume(ctx context.Context, id string) error {
 		}
 		return e
 	})
+}
+
+// startAgain resumes a sandbox's processes when its turn has come. A delete or
+// an expiry ends the waiting.
+func (s *Service) startAgain(ctx context.Context, r state.Record) (runtime.Running, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.resuming[r.ID] = cancel
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.resuming, r.ID)
+		s.mu.Unlock()
+	}()
+	release, err := s.admission(ctx)
+	if err != nil {
+		return runtime.Running{}, err
+	}
+	defer release()
+	ctx, cancelStart := context.WithTimeout(ctx, s.cfg.CreateTimeout)
+	defer cancelStart()
+	if have, err := s.store.Get(ctx, r.ID); err != nil || have.State != wire.Resuming {
+		return runtime.Running{}, errors.Join(err, context.Canceled) // deleted while it waited
+	}
+	return s.rt.Resume(ctx, s.spec(r))
 }
 
 // ignoreState drops the report that the sandbox was deleted meanwhile: whoever
@@ -129,7 +149,7 @@ func (s *Service) Delete(ctx context.Context, id string) error {
 	if err != nil && !stopping {
 		return fail(err)
 	}
-	s.cancelCreate(id)
+	s.cancelStart(id)
 	done := make(chan error, 1)
 	if _, ok := s.tasks.start(s.cfg.StopTimeout, true, func(ctx context.Context) { done <- s.destroy(ctx, id) }); !ok {
 		return Errorf(CodeStopping, "the service is stopping; the sandbox will be removed when it starts again")

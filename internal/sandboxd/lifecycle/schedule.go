@@ -87,6 +87,7 @@ func (s *Service) expire(ctx context.Context, now time.Time) (next time.Time) {
 		}
 		if ok {
 			s.log.Info("sandbox expired", "sandbox", id)
+			s.cancelStart(id)
 			s.repair(id, 0)
 		}
 	}

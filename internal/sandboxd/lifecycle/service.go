@@ -70,8 +70,9 @@ type Service struct {
 	wake chan struct{} // the schedule has changed
 
 	mu       sync.Mutex
-	waiting  int                 // starts in the queue
-	creating map[string]*create  // by sandbox id
+	waiting  int                // starts in the queue
+	creating map[string]*create // by sandbox id
+	resuming map[string]context.CancelFunc
 	repairs  map[string]repairAt // sandboxes to look after again
 }
 
@@ -84,6 +85,7 @@ func New(c Config) *Service {
 		stops:    semaphore.NewWeighted(max(4, c.Parallel)),
 		wake:     make(chan struct{}, 1),
 		creating: map[string]*create{},
+		resuming: map[string]context.CancelFunc{},
 		repairs:  map[string]repairAt{},
 	}
 }

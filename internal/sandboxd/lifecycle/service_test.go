@@ -378,3 +378,32 @@ func TestFailedPauseAndResume(t *testing.T) {
 		}
 	})
 }
+
+// A delete doesn't wait for a resume that waits for its turn.
+func TestDeleteDuringResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newInstallation(t)
+		in.config = func(c *lifecycle.Config) { c.Parallel = 1 }
+		s := in.start()
+		defer s.stop()
+		r := s.mustCreate(t, req())
+		if err := s.Pause(t.Context(), r.ID); err != nil {
+			t.Fatal(err)
+		}
+		gate, entered := make(chan struct{}), make(chan string, 1)
+		slow := lifecycle.New(lifecycle.Config{Store: s.store, Runtime: &blockingRuntime{s.rt, gate, entered}, Parallel: 1})
+		defer slow.Close(t.Context())
+		go slow.Create(t.Context(), req())
+		<-entered // the only place is taken
+		resumed := make(chan error, 1)
+		go func() { resumed <- slow.Resume(t.Context(), r.ID) }()
+		time.Sleep(time.Millisecond)
+		s.wantState(t, r.ID, wire.Resuming)
+		start := time.Now()
+		if err := slow.Delete(t.Context(), r.ID); err != nil || time.Since(start) > time.Second {
+			t.Errorf("deleted after %v: %v", time.Since(start), err)
+		}
+		wantCode(t, <-resumed, lifecycle.CodeResumeFailed)
+		close(gate)
+	})
+}
