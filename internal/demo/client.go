@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -326,4 +327,10 @@ func (w *walk) askService(ctx context.Context, s sandboxd.Listening, path string
 	}
 	resp.Body.Close()
 	return resp.StatusCode, nil
+}
+
+// installation is what the service's names on the host carry.
+func (w *walk) installation() (string, error) {
+	b, err := os.ReadFile(filepath.Join(sandboxd.Dir(w.server.state), "installation"))
+	return strings.TrimSpace(string(b)), err
 }

@@ -46,7 +46,7 @@ func inside(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	w := &walk{o: o, server: server{exe: o.Exe, state: state, backend: o.Backend}}
+	w := &walk{o: o, server: server{exe: o.Exe, state: state, backend: o.Backend}, place: place{exeDir: filepath.Dir(o.Exe)}}
 	err = w.all(ctx)
 	w.server.abandon()
 	if err != nil {
@@ -60,6 +60,7 @@ func inside(ctx context.Context, o Options) error {
 type walk struct {
 	o      Options
 	server server
+	place  place
 	before inventory
 
 	conversation string
@@ -135,6 +136,3 @@ func (w *walk) line(v any) {
 func expected(want, saw string, args ...any) error {
 	return fmt.Errorf("expected "+want+", saw "+saw, args...)
 }
-
-// exeDir is where the programs lie that the inventory looks for.
-func (w *walk) exeDir() string { return filepath.Dir(w.o.Exe) }

@@ -14,22 +14,29 @@ import (
 	"github.com/google/nftables"
 )
 
-// inventory is what of AstraBox exists on the host: a list of names by kind.
-// Two inventories are equal when an installation left nothing behind.
+// inventory is what of an installation exists on the host: a list of names by
+// kind. Two inventories are equal when the installation left nothing behind.
 type inventory map[string][]string
 
-// takeInventory looks at the kernel and the file system, never at records.
-// exeDir is where AstraBox's programs lie; the calling process is left out.
-func takeInventory(exeDir string) (inventory, error) {
+// place says what belongs to the demo's installation, beside what is in its
+// network namespace: other installations on the machine come and go meanwhile.
+type place struct {
+	exeDir       string // where AstraBox's programs lie
+	installation string // what its names on the host carry; empty: it has none yet
+}
+
+// take looks at the kernel and the file system, never at records. The calling
+// process is left out.
+func (p place) take() (inventory, error) {
 	inv := inventory{}
 	for kind, look := range map[string]func() ([]string, error){
-		"process":   func() ([]string, error) { return processes(exeDir) },
-		"mount":     mounts,
+		"process":   p.processes,
+		"mount":     p.mounts,
 		"link":      links,
-		"cgroup":    cgroups,
+		"cgroup":    p.cgroups,
 		"nft table": nftTables,
 		"port":      ports,
-		"directory": func() ([]string, error) { return filepath.Glob("/run/astrabox/*") },
+		"directory": p.directories,
 	} {
 		found, err := look()
 		if err != nil {
@@ -54,38 +61,84 @@ func added(before, after inventory) (out []string) {
 	return out
 }
 
-// processes are those whose program is ours, or whose cgroup is a sandbox's.
-func processes(exeDir string) (out []string, err error) {
+// processes are those of our programs in this network namespace, and those in a
+// control group of the installation's sandboxes.
+func (p place) processes() (out []string, err error) {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() || pid == os.Getppid() {
+		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		exe, _ := os.Readlink(filepath.Join("/proc", e.Name(), "exe"))
-		groups, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cgroup"))
-		comm, err := os.ReadFile(filepath.Join("/proc", e.Name(), "comm"))
-		if err != nil {
-			continue // it ended meanwhile
+		dir := filepath.Join("/proc", e.Name())
+		exe, _ := os.Readlink(filepath.Join(dir, "exe"))
+		network, _ := os.Readlink(filepath.Join(dir, "ns/net"))
+		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+		if err != nil || ended(dir) {
+			continue
 		}
-		if (exe != "" && filepath.Dir(exe) == exeDir) || bytes.Contains(groups, []byte("/astrabox_")) {
+		if (filepath.Dir(exe) == p.exeDir && network == ours) || p.names(string(groups)) {
 			out = append(out, fmt.Sprintf("%d %s", pid, bytes.TrimSpace(comm)))
 		}
 	}
 	return out, nil
 }
 
-func mounts() (out []string, err error) {
+// ended reports whether a process has ended and only waits for its parent, which
+// for a sandbox of a killed service is the machine's process 1.
+func ended(dir string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return true
+	}
+	_, state, _ := strings.Cut(string(b), ") ")
+	return strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X")
+}
+
+// names reports whether a text names the installation.
+func (p place) names(s string) bool {
+	return p.installation != "" && strings.Contains(s, "astrabox") && strings.Contains(s, p.installation)
+}
+
+func (p place) mounts() (out []string, err error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		if f := strings.Fields(s.Text()); len(f) > 4 && strings.Contains(s.Text(), "astrabox") {
+		if f := strings.Fields(s.Text()); len(f) > 4 && p.names(s.Text()) {
 			out = append(out, f[4])
+		}
+	}
+	return out, nil
+}
+
+// directories are the installation's below /run/astrabox, and its lease of a subnet.
+func (p place) directories() (out []string, err error) {
+	found, err := filepath.Glob("/run/astrabox/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range found {
+		if p.names(path) {
+			out = append(out, path)
+			continue
+		}
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() {
+			continue // another installation's
+		}
+		b, err := os.ReadFile(path)
+		if err == nil && p.names("astrabox "+string(b)) {
+			out = append(out, path+" names the installation")
 		}
 	}
 	return out, nil
@@ -99,7 +152,7 @@ func links() (out []string, err error) {
 	return out, err
 }
 
-func cgroups() (out []string, err error) {
+func (p place) cgroups() (out []string, err error) {
 	for _, pattern := range []string{"/sys/fs/cgroup/astrabox*", "/sys/fs/cgroup/*/astrabox*"} {
 		tops, err := filepath.Glob(pattern)
 		if err != nil {
@@ -107,7 +160,7 @@ func cgroups() (out []string, err error) {
 		}
 		for _, top := range tops {
 			err := filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
+				if err == nil && d.IsDir() && p.names(path) {
 					out = append(out, path)
 				}
 				return nil // a group that vanishes meanwhile is no finding

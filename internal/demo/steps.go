@@ -17,10 +17,13 @@ import (
 
 func (w *walk) start(ctx context.Context) (string, error) {
 	var err error
-	if w.before, err = takeInventory(w.exeDir()); err != nil {
+	if w.before, err = w.place.take(); err != nil {
 		return "", err
 	}
 	if err := w.server.start(ctx); err != nil {
+		return "", err
+	}
+	if w.place.installation, err = w.installation(); err != nil {
 		return "", err
 	}
 	var c model.Conversation
@@ -193,7 +196,7 @@ func (w *walk) killSandboxd(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := processes(w.exeDir())
+	before, err := w.place.processes()
 	if err != nil {
 		return "", err
 	}
@@ -214,7 +217,7 @@ func (w *walk) killSandboxd(ctx context.Context) (string, error) {
 	if c.Runtime.SandboxID != w.sandbox {
 		return "", expected("the same sandbox %s", "%s", w.sandbox, c.Runtime.SandboxID)
 	}
-	after, err := processes(w.exeDir())
+	after, err := w.place.processes()
 	if err != nil {
 		return "", err
 	}
@@ -278,7 +281,7 @@ func (w *walk) idle(ctx context.Context) (string, error) {
 	if rest != 0 {
 		return "", expected("no memory in use by the paused sandbox", "%d bytes", rest)
 	}
-	running, err := processes(w.exeDir())
+	running, err := w.place.processes()
 	if err != nil {
 		return "", err
 	}
@@ -291,7 +294,7 @@ func (w *walk) idle(ctx context.Context) (string, error) {
 // sandboxMemory is what the installation's sandboxes use, by the kernel's account.
 func (w *walk) sandboxMemory() (int64, error) {
 	var total int64
-	for _, pattern := range []string{"/sys/fs/cgroup/memory/astrabox_*/*/memory.usage_in_bytes", "/sys/fs/cgroup/astrabox_*/*/memory.current"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/memory/astrabox-*/*/memory.usage_in_bytes", "/sys/fs/cgroup/astrabox-*/*/memory.current"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return 0, err
@@ -354,7 +357,7 @@ func (w *walk) delete(ctx context.Context) (string, error) {
 	if status != http.StatusNotFound {
 		return "", expected("the service to answer 404 for the sandbox", "%d", status)
 	}
-	now, err := takeInventory(w.exeDir())
+	now, err := w.place.take()
 	if err != nil {
 		return "", err
 	}
@@ -372,7 +375,7 @@ func (w *walk) clean(ctx context.Context) (string, error) {
 	}
 	var left []string
 	for {
-		now, err := takeInventory(w.exeDir())
+		now, err := w.place.take()
 		if err != nil {
 			return "", err
 		}
