@@ -93,6 +93,11 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(run); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := os.Chmod(run, 0o755); err != nil { // sandboxes pass through it
 		t.Fatal(err)
 	}
@@ -116,9 +121,6 @@ func newMachine(t *testing.T) *machine {
 	}
 	t.Cleanup(func() {
 		provider.Close()
-		if err := os.RemoveAll(run); err != nil {
-			t.Error(err)
-		}
 		if t.Failed() {
 			log, _ := os.ReadFile(sandboxd.LogFile(m.cfg.StateDir))
 			t.Logf("the service's log:\n%s", log[max(0, len(log)-8000):])
