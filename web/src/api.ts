@@ -57,7 +57,8 @@ interface EventData {
   "sandbox.resuming": Record<string, unknown>;
   "sandbox.resumed": { sandbox_id: string; ms?: number };
   "sandbox.lost": { reason?: string };
-  "sandbox.terminated": { reason?: string };
+  "sandbox.failed": { reason?: string };
+  "sandbox.terminated": { sandbox_id?: string; outcome?: string; detail?: string };
   "turn.started": Record<string, unknown>;
   "text.delta": { text: string };
   "text.done": Record<string, unknown>;
@@ -93,13 +94,22 @@ export type Content = { tooLarge: number } | { tooLarge?: undefined; version: st
 
 export interface TerminalInfo {
   id: string;
+  state?: "live" | "gone";
   created_at: string;
 }
 
-export interface Named {
+export interface Environment {
   id: string;
   name: string;
-  [more: string]: unknown;
+  /** Which Agent program its conversations run. */
+  program?: string;
+}
+
+export interface Agent {
+  id: string;
+  name: string;
+  environment?: string;
+  description?: string;
 }
 
 export interface Finding {
@@ -220,7 +230,7 @@ export const api = {
   move: (id: string, from: string, to: string) => json<unknown>("POST", `${conv(id)}/files/move`, { from, to }),
   deleteFiles: (id: string, paths: string[]) => json<unknown>("POST", `${conv(id)}/files/delete`, { paths }),
 
-  terminals: (id: string) => json<{ items: TerminalInfo[] | null }>("GET", `${conv(id)}/terminals`).then(items),
+  terminals: (id: string) => json<{ items: TerminalInfo[] | null }>("GET", `${conv(id)}/terminals`).then(items).then((l) => l.filter((x) => x.state !== "gone")),
   createTerminal: (id: string, size: { cols: number; rows: number }) =>
     json<TerminalInfo>("POST", `${conv(id)}/terminals`, size),
   deleteTerminal: (id: string, tid: string) => json<unknown>("DELETE", `${conv(id)}/terminals/${encodeURIComponent(tid)}`),
@@ -230,7 +240,8 @@ export const api = {
     return u.toString();
   },
 
-  agents: () => json<{ items: Named[] | null }>("GET", "/agents").then(items),
+  environments: () => json<{ items: Environment[] | null }>("GET", "/environments").then(items),
+  agents: () => json<{ items: Agent[] | null }>("GET", "/agents").then(items),
   doctor: () => json<{ items: Finding[] | null }>("GET", "/doctor").then(items),
 };
 

@@ -41,8 +41,8 @@ const send = (res, status, value) => {
 async function route(req, res, url) {
   const [, , , kind, id, what, tid] = url.pathname.split("/").map(decodeURIComponent);
   const read = async () => JSON.parse((await body(req)).toString() || "{}");
-  if (kind === "agents") return send(res, 200, { items: [{ id: "agent_1", name: "shell" }] });
-  if (kind === "environments") return send(res, 200, { items: [{ id: "env_1", name: "local" }] });
+  if (kind === "agents") return send(res, 200, { items: [{ id: "agent_1", name: "shell", environment: "local" }] });
+  if (kind === "environments") return send(res, 200, { items: [{ id: "env_1", name: "local", program: "shell" }] });
   if (kind === "doctor") return send(res, 200, { items: store.findings });
   if (kind !== "conversations") refuse(404, "ROUTE_NOT_FOUND", "There is nothing at this address.");
   if (!id) {

@@ -61,6 +61,7 @@ export class Store {
     if (known) return known;
     const t = { id: id("turn"), conversation_id: c.id, client_message_id, text, state: "queued", created_at: now() };
     c.turns.push(t);
+    c.title ||= text.split("\n", 1)[0].slice(0, 60);
     this.emit(c, "message.accepted", { text, client_message_id }, t);
     void this.work(c);
     return t;
@@ -130,7 +131,7 @@ export class Store {
     const call = "c1";
     this.emit(c, "tool.started", { call, name: "bash", kind: "execute", title: t.text, input: { command: t.text } }, t);
     const from = Date.now();
-    const p = spawn("bash", ["--noprofile", "--norc", "-c", `trap 'pwd >&3' EXIT\n${t.text}`], {
+    const p = spawn("bash", ["--noprofile", "--norc", "-c", `trap 'pwd >&3' EXIT\n${t.text.replaceAll("/workspace", c.dir)}`], {
       cwd: c.cwd, detached: true, stdio: ["ignore", "pipe", "pipe", "pipe"], env: { PATH: process.env.PATH, HOME: c.dir, LANG: "C.UTF-8", TERM: "xterm-256color" },
     });
     c.running = p;

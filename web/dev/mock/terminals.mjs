@@ -43,7 +43,7 @@ export class Terminals {
     const text = (v) => ws.send(JSON.stringify(v));
     const refuse = (code, message) => {
       text({ type: "error", code, message });
-      ws.close();
+      ws.close(code === "TERMINAL_HELD" ? 4009 : 4004);
     };
     if (!t || t.conversation !== c.id) return refuse("TERMINAL_NOT_FOUND", "There is no such terminal.");
     const mode = q.get("mode") ?? "write";
@@ -52,7 +52,7 @@ export class Terminals {
       if (t.writer && mode === "write") return refuse("TERMINAL_HELD", "The terminal is used from elsewhere.");
       if (t.writer) {
         t.writer.send(JSON.stringify({ type: "displaced" }));
-        t.writer.close();
+        t.writer.close(4001);
       }
       t.writer = ws;
     }

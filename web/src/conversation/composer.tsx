@@ -86,14 +86,13 @@ export function Composer({ draftKey, shell, running, stopping, busy, history, on
 
   return (
     <form
-      className="rounded-xl border border-line-strong bg-raised shadow-sm focus-within:border-focus focus-within:outline-1 focus-within:outline-focus"
       onSubmit={(e) => {
         e.preventDefault();
         void send();
       }}
     >
-      <div className="flex items-start gap-2 px-3 pt-2.5">
-        {shell && <span aria-hidden className="font-mono leading-6 text-work select-none">❯</span>}
+      <div className="flex items-end gap-2 rounded-xl border border-line-strong bg-raised py-1.5 pr-1.5 pl-3 shadow-xs transition-shadow focus-within:border-focus focus-within:ring-3 focus-within:ring-focus/15">
+        {shell && <span aria-hidden className="self-start py-1 font-mono leading-6 text-work select-none coarse:py-2">❯</span>}
         <textarea
           id="composer"
           ref={area}
@@ -113,21 +112,19 @@ export function Composer({ draftKey, shell, running, stopping, busy, history, on
           }}
           onKeyDown={onKeyDown}
           // 16 px on touch screens: smaller ones make phones zoom in.
-          className={clsx("max-h-60 min-h-6 w-full resize-none bg-transparent leading-6 outline-none coarse:text-base", shell && "font-mono text-[0.8125rem]")}
+          className={clsx("max-h-60 min-w-0 flex-1 resize-none bg-transparent py-1 leading-6 outline-none coarse:py-2 coarse:text-base", shell && "font-mono text-[0.8125rem]")}
         />
-      </div>
-      <div className="flex items-center gap-2 py-1.5 pr-1.5 pl-3">
-        <p id="composer-hint" className="min-w-0 flex-1 truncate text-2xs text-faint coarse:invisible">{running ? t.composer.queueHint : t.composer.hint}</p>
         {running && onStop && (
-          <Button small onClick={onStop} disabled={stopping} title="Ctrl+.">
+          <Button className="coarse:px-2.5" onClick={onStop} disabled={stopping} title="Ctrl+.">
             {stopping ? <Spinner /> : <Square aria-hidden className="size-3 fill-current" />}
             {stopping ? t.composer.stopping : t.composer.stop}
           </Button>
         )}
         {running
-          ? <Button small type="submit" look="primary" disabled={text.trim() === ""}><ListPlus aria-hidden className="size-3.5" />{t.composer.queue}</Button>
-          : <IconButton type="submit" label={t.composer.send} disabled={text.trim() === "" || busy} className="size-7 bg-ink! text-invert! hover:opacity-85 disabled:opacity-30">{busy ? <Spinner /> : <ArrowUp />}</IconButton>}
+          ? <Button type="submit" look="primary" className="coarse:px-2.5" disabled={text.trim() === ""}><ListPlus aria-hidden className="size-3.5" />{t.composer.queue}</Button>
+          : <IconButton type="submit" filled label={t.composer.send} disabled={text.trim() === "" || busy}>{busy ? <Spinner /> : <ArrowUp />}</IconButton>}
       </div>
+      <p id="composer-hint" className="truncate px-3 pt-1.5 text-2xs text-faint coarse:sr-only">{running ? t.composer.queueHint : t.composer.hint}</p>
     </form>
   );
 }

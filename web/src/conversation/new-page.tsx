@@ -4,8 +4,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Menu as MenuIcon, TriangleAlert } from "lucide-react";
 import { useRef, useState } from "react";
-import { api, type Named } from "../api";
-import { useConversations, useTouch } from "../shell/conversations";
+import { api } from "../api";
+import { isShell, useConversations, useEnvironments, useTouch } from "../shell/conversations";
 import { useShell } from "../shell/layout";
 import { Mark } from "../shell/sidebar";
 import { t } from "../strings";
@@ -23,6 +23,7 @@ export function NewPage() {
   const touch = useTouch();
   const { list, isSuccess } = useConversations();
   const agents = useQuery({ queryKey: ["agents"], queryFn: api.agents, staleTime: 60_000 });
+  const environments = useEnvironments();
   const doctor = useQuery({ queryKey: ["doctor"], queryFn: api.doctor, staleTime: 60_000, retry: false });
   const [chosen, setChosen] = useState<string>();
   const [busy, setBusy] = useState(false);
@@ -32,8 +33,8 @@ export function NewPage() {
   const attempt = useRef<{ text: string; key: string }>(undefined);
 
   const all = agents.data ?? [];
-  const agent = all.find((a) => a.name === chosen) ?? all.find(isShell) ?? all[0];
-  const isShellAgent = !agent || isShell(agent);
+  const agent = all.find((a) => a.name === chosen) ?? all.find((a) => isShell(a, environments)) ?? all[0];
+  const isShellAgent = !agent || isShell(agent, environments);
   const problems = (doctor.data ?? []).filter((f) => !f.ok);
 
   const start = async (text: string) => {
@@ -41,7 +42,7 @@ export function NewPage() {
     setFailed(undefined);
     if (attempt.current?.text !== text) attempt.current = { text, key: randomId() };
     try {
-      const c = await api.create({ agent: agent?.name, title: titleFrom(text) }, attempt.current.key);
+      const c = await api.create({ agent: agent?.name }, attempt.current.key);
       attempt.current = undefined;
       outbox.add(c.id, text);
       touch(c.id, c);
@@ -103,12 +104,4 @@ export function NewPage() {
       </div>
     </div>
   );
-}
-
-const isShell = (a: Named) => /shell/i.test(a.name);
-
-/** The first line, short enough for a list. */
-export function titleFrom(text: string): string {
-  const line = text.trim().split("\n", 1)[0]!.trim();
-  return line.length > 60 ? `${line.slice(0, 57).trimEnd()}…` : line;
 }

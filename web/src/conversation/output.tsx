@@ -60,7 +60,7 @@ export function Output({ part, label }: { part: ToolPart; label: string }) {
           {t.tool.earlier(from)}
         </button>
       )}
-      <pre className="w-fit min-w-full whitespace-pre">
+      <pre className="wrap-anywhere whitespace-pre-wrap">
         {lines.slice(from).map((l, i) => <OutputLine key={from + i} line={l} />)}
       </pre>
     </div>

@@ -11,7 +11,7 @@ import { t } from "../strings";
 import { Button } from "../ui/button";
 import { useTabs } from "../ui/media";
 import { Centered, Loading, Problem, reason, Spinner } from "../ui/parts";
-import { stateOf, titleOf, useConversation, useTouch } from "../shell/conversations";
+import { isShell, stateOf, titleOf, useConversation, useEnvironments, useTouch } from "../shell/conversations";
 import { conversationRoute, type Panel } from "../shell/router";
 import { isTyping } from "../shell/keys";
 import { Composer, type ComposerHandle } from "./composer";
@@ -46,7 +46,7 @@ function Loaded({ conversation: c }: { conversation: Conversation }) {
   const navigate = useNavigate();
   const tabs = useTabs();
   const { view, link, error } = useJournal(c.id);
-  const shell = c.agent === "" || /shell/i.test(c.agent);
+  const shell = isShell({ name: c.agent, environment: c.environment }, useEnvironments());
   const runtime = runtimeOf(c, view);
   const live = useMemo(() => ({ ...c, runtime }), [c, runtime]);
 

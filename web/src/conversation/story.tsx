@@ -13,9 +13,9 @@ export const Story = memo(function Story({ part }: { part: StoryPart }) {
       {icon(part)}
       <span className={part.phase === "lost" || part.phase === "failed" ? "text-bad" : undefined}>{text(part)}</span>
       {steps.length > 0 && (
-        <span className="flex flex-wrap gap-x-2" role="list" aria-label={t.story.steps}>
+        <span className="flex flex-wrap gap-x-3 before:text-line-strong before:content-['/']" role="list" aria-label={t.story.steps}>
           {steps.map((s, i) => (
-            <span key={i} role="listitem" className="tabular-nums before:mr-2 before:text-line-strong before:content-['·']">
+            <span key={i} role="listitem" className="tabular-nums">
               {t.story.stepNames[s.name] ?? s.name}
               {s.ms === undefined ? "…" : ` ${duration(s.ms)}`}
             </span>
@@ -43,8 +43,9 @@ function text(p: StoryPart): string {
       return p.ms === undefined ? t.story.resumed : t.story.resumedIn(duration(p.ms));
     case "lost":
     case "failed":
-    case "terminated":
       return p.reason ? `${t.story[p.phase]}: ${p.reason}` : t.story[p.phase];
+    case "terminated":
+      return p.outcome ? `${t.story.terminated}: ${t.remove.outcomes[p.outcome] ?? p.outcome}` : t.story.terminated;
     default:
       return t.story[p.phase];
   }

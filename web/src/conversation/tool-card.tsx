@@ -36,7 +36,7 @@ export const ToolCard = memo(function ToolCard({ part, message }: { part: ToolPa
           {hasOutput && <CopyButton label={t.tool.copyOutput} text={() => part.output} />}
           {!repeated && <CopyButton label={t.tool.copyCommand} text={() => command} className="max-sm:hidden" />}
           {(hasOutput || input) && (
-            <IconButton label={open ? t.tool.collapse : t.tool.expand} aria-expanded={open} className="size-7" onClick={() => setOpen(!open)}>
+            <IconButton label={open ? t.tool.collapse : t.tool.expand} aria-expanded={open} size="medium" onClick={() => setOpen(!open)}>
               <ChevronDown className={clsx("transition-transform", !open && "-rotate-90")} />
             </IconButton>
           )}

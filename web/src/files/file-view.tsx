@@ -62,10 +62,10 @@ export default function FileView({ id, path, settled, onClose, onSaved }: Props)
   return (
     <section aria-label={name} className="flex h-full flex-col">
       <header className="flex h-10 shrink-0 items-center gap-1 border-b pr-1 pl-1 coarse:h-12">
-        <IconButton label={t.editor.back} className="size-7" onClick={onClose}><ArrowLeft /></IconButton>
+        <IconButton label={t.editor.back} size="medium" onClick={onClose}><ArrowLeft /></IconButton>
         <h2 className="min-w-0 flex-1 truncate text-[0.8125rem] font-medium" title={path}>{shown(path)}</h2>
         <span className="flex items-center gap-2 pr-1 text-xs text-faint">{status}</span>
-        <IconButton label={t.files.download} className="size-7" onClick={() => download(api.contentURL(id, path), name)}><Download /></IconButton>
+        <IconButton label={t.files.download} size="medium" onClick={() => download(api.contentURL(id, path), name)}><Download /></IconButton>
       </header>
       <div className="min-h-0 flex-1">
         {data?.kind === "text" || (missing && kept) ? (

@@ -163,10 +163,10 @@ function Files({ id, settled, visible, file, onFile }: Props) {
         >
           <div className="flex h-10 shrink-0 items-center border-b pr-1 pl-3 coarse:h-12">
             <h2 className="min-w-0 flex-1 truncate font-mono text-xs text-soft">/{t.files.root}</h2>
-            <IconButton label={t.files.newFile} className="size-7" onClick={() => create(false)}><FilePlus2 /></IconButton>
-            <IconButton label={t.files.newFolder} className="size-7" onClick={() => create(true)}><FolderPlus /></IconButton>
-            <IconButton label={t.files.upload} className="size-7" onClick={() => picker.current?.click()}><UploadIcon /></IconButton>
-            <IconButton label={t.files.refresh} className="size-7" onClick={() => void refresh()}>{root.isFetching ? <Spinner /> : <RefreshCw />}</IconButton>
+            <IconButton label={t.files.newFile} size="medium" onClick={() => create(false)}><FilePlus2 /></IconButton>
+            <IconButton label={t.files.newFolder} size="medium" onClick={() => create(true)}><FolderPlus /></IconButton>
+            <IconButton label={t.files.upload} size="medium" onClick={() => picker.current?.click()}><UploadIcon /></IconButton>
+            <IconButton label={t.files.refresh} size="medium" onClick={() => void refresh()}>{root.isFetching ? <Spinner /> : <RefreshCw />}</IconButton>
             <input
               ref={picker}
               type="file"

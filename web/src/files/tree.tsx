@@ -105,7 +105,6 @@ function Item({ row: { entry: e, level, open }, current, first, drop, onFocus, o
       aria-level={level}
       aria-expanded={dir ? open : undefined}
       aria-selected={current}
-      aria-label={e.name}
       tabIndex={first ? 0 : -1}
       data-path={e.path}
       data-dir={dir ? e.path : undefined}
@@ -116,7 +115,7 @@ function Item({ row: { entry: e, level, open }, current, first, drop, onFocus, o
       onKeyDown={() => {}}
       style={{ paddingLeft: indent(level) }}
       className={clsx(
-        "group flex h-7 cursor-default items-center gap-1.5 pr-1 text-[0.8125rem] hover:bg-hover focus-visible:-outline-offset-2 coarse:h-10",
+        "group flex h-7 cursor-default items-center gap-1.5 pr-2.5 text-[0.8125rem] hover:bg-hover focus-visible:-outline-offset-2 coarse:h-10",
         current && "bg-hover font-medium",
         drop && "bg-hover outline-2 -outline-offset-2 outline-focus",
       )}
@@ -124,7 +123,8 @@ function Item({ row: { entry: e, level, open }, current, first, drop, onFocus, o
       <ChevronRight aria-hidden className={clsx("size-3.5 shrink-0 text-faint transition-transform", open && "rotate-90", !dir && "invisible")} />
       <Icon aria-hidden className="size-4 shrink-0 text-faint" />
       <span className="min-w-0 flex-1 truncate">{e.name}</span>
-      {!dir && <span className="shrink-0 text-2xs text-faint tabular-nums group-focus-within:hidden group-hover:hidden coarse:inline">{bytes(e.size)}</span>}
+      {/* Drawn, so that the name of the row stays the name of the file. */}
+      {!dir && <span aria-hidden data-size={bytes(e.size)} className="shrink-0 text-2xs text-faint tabular-nums group-focus-within:hidden group-hover:hidden after:content-[attr(data-size)] coarse:inline" />}
       <span
         className="hidden group-focus-within:inline-flex group-hover:inline-flex has-data-[state=open]:inline-flex coarse:inline-flex"
         // What is pressed here isn't pressed on the row.
@@ -133,7 +133,7 @@ function Item({ row: { entry: e, level, open }, current, first, drop, onFocus, o
         onKeyDown={(ev) => ev.stopPropagation()}
       >
         <Menu keepFocus={() => taken.current} trigger={
-          <IconButton label={t.files.actions(e.name)} tip={t.more} tabIndex={first ? 0 : -1} className="size-6 coarse:size-9" onClick={() => (taken.current = false)}><Ellipsis /></IconButton>
+          <IconButton label={t.files.actions(e.name)} tip={t.more} tabIndex={first ? 0 : -1} size="small" onClick={() => (taken.current = false)}><Ellipsis /></IconButton>
         }>
           {!dir && <MenuItem icon={<File />} hint="Enter" onSelect={() => actions.open(e)}>{t.files.openFile}</MenuItem>}
           {e.type === "file" && <MenuItem icon={<Download />} onSelect={() => actions.download(e)}>{t.files.download}</MenuItem>}

@@ -17,7 +17,7 @@ export function UploadList({ uploads }: { uploads: Uploads }) {
       </header>
       <ul>
         {list.map((u) => (
-          <li key={u.id} className="flex min-h-8 items-center gap-2 pr-1 pl-3 text-xs">
+          <li key={u.id} className="flex min-h-8 items-center gap-2 pr-3 pl-3 text-xs">
             <span className="min-w-0 flex-1">
               <span className="block truncate" title={u.path}>{u.name}</span>
               {u.state === "sending" && <progress aria-label={u.name} value={u.sent} max={Math.max(1, u.size)} className="block h-1 w-full accent-work" />}
@@ -29,7 +29,7 @@ export function UploadList({ uploads }: { uploads: Uploads }) {
                 <Button small look="quiet" onClick={() => uploads.cancel(u.id)}>{t.uploads.skip}</Button>
               </>
             )}
-            {(u.state === "sending" || u.state === "waiting") && <IconButton label={t.uploads.cancel(u.name)} className="size-6" onClick={() => uploads.cancel(u.id)}><X /></IconButton>}
+            {(u.state === "sending" || u.state === "waiting") && <IconButton label={t.uploads.cancel(u.name)} size="small" onClick={() => uploads.cancel(u.id)}><X /></IconButton>}
             {u.state === "failed" && <Button small onClick={() => uploads.again(u.id)}>{t.retry}</Button>}
           </li>
         ))}

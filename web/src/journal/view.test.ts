@@ -148,3 +148,18 @@ describe("apply", () => {
     expect(v.lastSeq).toBe(1);
   });
 });
+
+describe("a start", () => {
+  it("that failed says why, and its steps begin anew with the next try", () => {
+    const v = apply(emptyView, events(
+      ["message.accepted", { text: "a" }, "t1"],
+      ["sandbox.starting", { step: "create" }],
+      ["sandbox.starting", { step: "agent" }],
+      ["sandbox.starting", { step: "create" }],
+      ["sandbox.failed", { reason: "no room" }],
+      ["turn.ended", { reason: "undelivered", error: { code: "X", message: "other" } }, "t1"],
+    ));
+    expect(turn(v).parts).toMatchObject([{ phase: "failed", reason: "no room", steps: [{ name: "create" }] }]);
+    expect(v.runtime).toBe("none");
+  });
+});

@@ -38,6 +38,8 @@ export interface StoryPart {
   ms?: number;
   sandboxId?: string;
   reason?: string;
+  /** What is proven about its destruction. */
+  outcome?: string;
 }
 
 export type Part = TextPart | ThinkingPart | NoticePart | ToolPart | StoryPart;
@@ -89,7 +91,8 @@ export function apply(view: View, events: readonly JournalEvent[]): View {
     if (e.seq <= last) continue;
     if (e.seq !== last + 1) throw new JournalGap(last, e.seq);
     draft ??= new Draft(view);
-    draft.event(e);
+    // Types without data may come with none at all.
+    draft.event(e.data ? e : ({ ...e, data: {} } as JournalEvent));
     last = e.seq;
   }
   return draft ? { lastSeq: last, entries: draft.entries, runtime: draft.runtime } : view;
@@ -258,19 +261,22 @@ class Draft {
 
   private story(e: JournalEvent) {
     const phase = e.type.slice("sandbox.".length) as StoryPart["phase"];
-    const data = e.data as { step?: string; sandbox_id?: string; ms?: number; reason?: string };
+    const data = e.data as { step?: string; sandbox_id?: string; ms?: number; reason?: string; outcome?: string };
     this.runtime = runtimeOf[phase] ?? this.runtime;
     const more = {
       phase, at: e.at,
       ...(data.sandbox_id ? { sandboxId: data.sandbox_id } : {}),
       ...(data.ms !== undefined ? { ms: data.ms } : {}),
       ...(data.reason ? { reason: data.reason } : {}),
+      ...(data.outcome ? { outcome: data.outcome } : {}),
     };
     const step = data.step ? [{ name: data.step, at: e.at }] : [];
     const found = this.openStory(phase);
     if (found) {
       const p = found.host.parts[found.at] as StoryPart;
-      this.edit(found.host, found.at, { ...more, steps: [...p.steps, ...step], ms: data.ms ?? (phase === p.phase ? p.ms : since(p.startedAt, e.at)) });
+      // The first step once more: the start began anew.
+      const again = step[0] !== undefined && step[0].name === p.steps[0]?.name;
+      this.edit(found.host, found.at, { ...more, steps: again ? step : [...p.steps, ...step], ms: data.ms ?? (phase === p.phase ? p.ms : since(p.startedAt, e.at)) });
       return;
     }
     this.host(e).parts.push({ kind: "story", key: `s${e.seq}`, steps: step, startedAt: e.at, ...more });
@@ -314,7 +320,7 @@ const endState: Record<EndReason, TurnState> = {
 
 const runtimeOf: Record<string, RuntimeState> = {
   starting: "starting", ready: "ready", pausing: "pausing", paused: "paused", resuming: "resuming",
-  resumed: "ready", lost: "lost", terminated: "none",
+  resumed: "ready", lost: "lost", terminated: "none", failed: "none",
 };
 
 /** Which chapters an event of a phase continues rather than opening its own. */
@@ -323,6 +329,7 @@ const continues: Record<string, string[]> = {
   ready: ["starting", "resuming", "pausing"],
   pausing: ["pausing"],
   paused: ["pausing"],
+  failed: ["starting", "resuming"],
   resuming: ["resuming"],
   resumed: ["resuming"],
 };

@@ -2,7 +2,7 @@
 
 import { useInfiniteQuery, useQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
 import { useCallback, useMemo } from "react";
-import { api, ApiError, type Conversation } from "../api";
+import { api, ApiError, type Conversation, type Environment } from "../api";
 import { t } from "../strings";
 import type { Tone } from "../ui/parts";
 
@@ -67,6 +67,17 @@ export function stateOf(c: Conversation): { text: string; tone: Tone; pulse?: bo
     default:
       return { text: t.state.none, tone: "none" };
   }
+}
+
+const noEnvironments: Environment[] = [];
+
+export const useEnvironments = () =>
+  useQuery({ queryKey: ["environments"], queryFn: api.environments, staleTime: 60_000 }).data ?? noEnvironments;
+
+/** Whether an Agent runs what is typed, with no model behind it. Until its Environment is known, its name tells. */
+export function isShell(agent: { name: string; environment?: string }, environments: readonly Environment[]): boolean {
+  const program = environments.find((e) => e.name === agent.environment)?.program;
+  return program === undefined ? /shell/i.test(agent.name) : program === "shell";
 }
 
 export const titleOf = (c: { title: string } | undefined) => c?.title.trim() || t.list.untitled;

@@ -86,7 +86,7 @@ function Row({ c }: { c: Conversation }) {
       <span className="absolute top-1.5 right-1 opacity-0 group-focus-within:opacity-100 group-hover:opacity-100 has-data-[state=open]:opacity-100 coarse:opacity-100">
         <Menu
           keepFocus={() => taken.current}
-          trigger={<IconButton label={t.list.actions(title)} tip={t.more} className="size-7" onClick={() => (taken.current = false)}><Ellipsis /></IconButton>}
+          trigger={<IconButton label={t.list.actions(title)} tip={t.more} size="medium" onClick={() => (taken.current = false)}><Ellipsis /></IconButton>}
         >
           <MenuItem icon={<Pencil />} hint="F2" onSelect={() => {
             taken.current = true;

@@ -45,15 +45,15 @@ class FakeSocket {
   sent: (string | Uint8Array)[] = [];
   onopen?: () => void;
   onmessage?: (m: { data: unknown }) => void;
-  onclose?: () => void;
+  onclose?: (e?: { code: number }) => void;
   constructor(readonly url: string) {}
   send(x: string | Uint8Array) {
     this.sent.push(x);
   }
-  close() {
+  close(code = 1006) {
     if (this.readyState === 3) return;
     this.readyState = 3;
-    this.onclose?.();
+    this.onclose?.({ code });
   }
   accept() {
     this.readyState = 1;
@@ -123,10 +123,30 @@ describe("Attachment", () => {
     t.a.attach("write");
     t.sockets[0]!.accept();
     t.sockets[0]!.say(text);
-    t.sockets[0]!.close();
+    t.sockets[0]!.close(4000);
     await new Promise((r) => setTimeout(r, 5));
     expect(t.state()).toBe(want);
     expect(t.sockets).toHaveLength(1);
+  });
+
+  it.each<[number, Phase["state"]]>([[4001, "displaced"], [4004, "gone"], [4009, "held"]])("a close with %d says it too", (code, want) => {
+    const t = setup();
+    t.a.attach("write");
+    t.sockets[0]!.accept();
+    t.sockets[0]!.close(code);
+    expect(t.state()).toBe(want);
+  });
+
+  it("goes on after a complaint about one frame", async () => {
+    const t = setup();
+    t.a.attach("write");
+    t.sockets[0]!.accept();
+    t.sockets[0]!.say({ type: "ready" });
+    t.sockets[0]!.say({ type: "error", code: "REQUEST_INVALID", message: "cols" });
+    expect(t.state()).toBe("attached");
+    t.sockets[0]!.close(1006);
+    await t.nth(1);
+    t.a.close();
   });
 
   it("waits for its own ghost before it says that another holds the terminal", async () => {

@@ -1,6 +1,6 @@
 // One terminal, attached for as long as it is shown: reconnects from the last byte seen, and knows the states a person should see.
 
-import { control, output, pieces, Position, subprotocol, type Mode } from "./frames";
+import { closeCodes, control, output, pieces, Position, subprotocol, type Mode } from "./frames";
 
 export type Phase =
   | { state: "connecting" }
@@ -37,6 +37,7 @@ export class Attachment {
   private heard = true;
   private over = false;
   private closed = false;
+  private complaint: string | undefined;
   private wasWriter = false;
   private heldTries = 0;
   private current: Phase = { state: "connecting" };
@@ -75,6 +76,7 @@ export class Attachment {
   private connect() {
     this.drop();
     this.to({ state: "connecting" });
+    this.complaint = undefined;
     const ws = (this.o.socket ?? ((u, p) => new WebSocket(u, p)))(this.o.url(this.position.next, this.mode), subprotocol);
     ws.binaryType = "arraybuffer";
     this.ws = ws;
@@ -90,10 +92,21 @@ export class Attachment {
       if (typeof m.data === "string") this.control(m.data);
       else this.output(m.data);
     };
-    ws.onclose = () => {
+    ws.onclose = (e?: CloseEvent) => {
       if (ws !== this.ws) return;
       this.drop();
-      if (!this.over && !this.closed) void this.lost(opened);
+      if (this.closed || this.over) return;
+      switch (e?.code) {
+        case closeCodes.displaced:
+          return this.end({ state: "displaced" });
+        case closeCodes.notFound:
+          return this.end({ state: "gone" });
+        case closeCodes.held:
+          return this.error("TERMINAL_HELD", "");
+        case closeCodes.refused:
+          if (this.complaint !== undefined) return this.end({ state: "failed", message: this.complaint });
+      }
+      void this.lost(opened);
     };
   }
 
@@ -158,9 +171,11 @@ export class Attachment {
         return;
       case "SERVER_STOPPING":
       case "SANDBOX_UNREACHABLE":
+        this.complaint = undefined;
         return; // the close that follows leads to another try
       default:
-        this.end({ state: "failed", message: message || code });
+        // Some complain about one frame only; whether it is over is said by the close.
+        this.complaint = message || code;
     }
   }
 
@@ -197,7 +212,7 @@ export class Attachment {
     if (!this.heard) {
       ws.close();
       // A dead network may take minutes to report the close.
-      if (ws === this.ws) ws.onclose?.(new CloseEvent("close"));
+      if (ws === this.ws) ws.onclose?.(new CloseEvent("close", { code: 1006 }));
       return;
     }
     this.heard = false;

@@ -2,6 +2,9 @@
 
 export const subprotocol = "astrabox.terminal.v1";
 
+/** How the server closes an attachment, beside the standard codes. */
+export const closeCodes = { refused: 4000, displaced: 4001, notFound: 4004, held: 4009 };
+
 export type Mode = "write" | "takeover" | "watch";
 
 export type Control =

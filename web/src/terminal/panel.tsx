@@ -89,15 +89,14 @@ function Terminals({ id, visible, onUsed }: Props & { onUsed: (used: boolean) =>
           }}
         >
           {tabs.map((tab) => (
-            <span key={tab.id} role="presentation" className={clsx("group flex shrink-0 items-center rounded-md pr-0.5 text-[0.8125rem]", tab === shown ? "bg-hover" : "text-soft")}>
-              <button type="button" role="tab" aria-selected={tab === shown} tabIndex={tab === shown ? 0 : -1} className="h-7 rounded-md pr-1 pl-2.5 coarse:h-9" onClick={() => setCurrent(tab.id)}>
-                {t.terminal.label(tab.n)}
-              </button>
-              <IconButton label={t.terminal.end(tab.n)} tabIndex={tab === shown ? 0 : -1} className="size-5 coarse:size-8 [&_svg]:size-3.5!" onClick={() => setEnding(tab)}><X /></IconButton>
-            </span>
+            <button key={tab.id} type="button" role="tab" aria-selected={tab === shown} tabIndex={tab === shown ? 0 : -1} onClick={() => setCurrent(tab.id)}
+              className="h-7 shrink-0 rounded-md px-2.5 text-[0.8125rem] text-soft hover:bg-hover focus-visible:-outline-offset-2 aria-selected:bg-hover aria-selected:font-medium aria-selected:text-ink coarse:h-9">
+              {t.terminal.label(tab.n)}
+            </button>
           ))}
         </div>
-        <IconButton label={t.terminal.create} className="size-7" disabled={create.isPending} onClick={() => create.mutate()}>{create.isPending ? <Spinner /> : <Plus />}</IconButton>
+        <IconButton label={t.terminal.create} size="medium" disabled={create.isPending} onClick={() => create.mutate()}>{create.isPending ? <Spinner /> : <Plus />}</IconButton>
+        {shown && <IconButton label={t.terminal.end(shown.n)} size="medium" onClick={() => setEnding(shown)}><X /></IconButton>}
       </div>
       {create.isError && <div className="border-b p-2"><Problem error={create.error} onRetry={() => create.mutate()} /></div>}
       <div className="relative min-h-0 flex-1">

@@ -26,17 +26,21 @@ export function Button({ look = "plain", small, className, ...rest }: ComponentP
   );
 }
 
+const sizes = { small: "size-6 coarse:size-9", medium: "size-7 coarse:size-9", large: "size-8 coarse:size-10" };
+
 /** A button that shows a picture; its label is read out and shown as a tip. */
-export function IconButton({ label, tip, children, className, side, ...rest }:
-  Omit<ComponentProps<"button">, "aria-label"> & { label: string; tip?: string; children: ReactNode; side?: "top" | "bottom" | "left" | "right" }) {
+export function IconButton({ label, tip, children, className, size = "large", filled, ...rest }:
+  Omit<ComponentProps<"button">, "aria-label"> & { label: string; tip?: string; children: ReactNode; size?: keyof typeof sizes; filled?: boolean }) {
   return (
-    <Tip text={tip ?? label} side={side}>
+    <Tip text={tip ?? label}>
       <button
         type="button"
         aria-label={label}
         {...rest}
         className={clsx(
-          "inline-flex size-8 shrink-0 items-center justify-center rounded-md text-soft transition-colors hover:bg-hover hover:text-ink disabled:opacity-40 aria-pressed:bg-hover aria-pressed:text-ink coarse:size-10 [&_svg]:size-4",
+          "inline-flex shrink-0 items-center justify-center rounded-md transition-colors [&_svg]:size-4",
+          sizes[size],
+          filled ? "bg-ink text-invert hover:opacity-85 disabled:opacity-25" : "text-soft hover:bg-hover hover:text-ink disabled:opacity-40 aria-pressed:bg-hover aria-pressed:text-ink",
           className,
         )}
       >
@@ -46,12 +50,12 @@ export function IconButton({ label, tip, children, className, side, ...rest }:
   );
 }
 
-export function Tip({ text, children, side }: { text: string; children: ReactNode; side?: "top" | "bottom" | "left" | "right" }) {
+export function Tip({ text, children }: { text: string; children: ReactNode }) {
   return (
     <Tooltip.Root>
       <Tooltip.Trigger asChild>{children}</Tooltip.Trigger>
       <Tooltip.Portal>
-        <Tooltip.Content side={side} sideOffset={6} collisionPadding={8} className="pointer-events-none z-50 max-w-64 rounded-md bg-ink px-2 py-1 text-xs text-invert">
+        <Tooltip.Content sideOffset={6} collisionPadding={8} className="pointer-events-none z-50 max-w-64 rounded-md bg-ink px-2 py-1 text-xs text-invert">
           {text}
         </Tooltip.Content>
       </Tooltip.Portal>

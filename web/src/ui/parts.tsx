@@ -37,7 +37,8 @@ export function CopyButton({ text, label, className }: { text: () => string; lab
   return (
     <IconButton
       label={copied ? t.copied : label}
-      className={clsx("size-7", className)}
+      size="medium"
+      className={className}
       onClick={() => void copy(text()).then(setCopied)}
     >
       {copied ? <Check /> : <Copy />}

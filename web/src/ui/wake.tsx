@@ -1,6 +1,6 @@
 // Looking at files or a terminal wakes a sandbox that sleeps, which costs something: so it happens when a person asks for it.
 
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useState } from "react";
 import type { RuntimeState } from "../api";
 import { t } from "../strings";
 import { Button } from "./button";
@@ -11,13 +11,12 @@ const awake = (s: RuntimeState) => s === "ready" || s === "starting" || s === "r
 /** Whether the sandbox may be spoken to, and the way to allow it. */
 export function useWake(runtime: RuntimeState): { open: boolean; wake: () => void } {
   const [asked, setAsked] = useState(false);
-  const before = useRef(runtime);
+  const up = awake(runtime);
+  // The wish is fulfilled once it is awake: when it goes to sleep again or is lost, that is not undone unasked.
   useEffect(() => {
-    // It went to sleep or was lost while it was looked at: that was the end of what was asked for.
-    if (awake(before.current) && !awake(runtime)) setAsked(false);
-    before.current = runtime;
-  }, [runtime]);
-  return { open: awake(runtime) || asked, wake: () => setAsked(true) };
+    if (up) setAsked(false);
+  }, [up]);
+  return { open: up || asked, wake: () => setAsked(true) };
 }
 
 export function WakeGate({ runtime, label, onWake }: { runtime: RuntimeState; label: string; onWake: () => void }) {
