@@ -77,7 +77,7 @@ new one. Ctrl-] leaves it running. The exit code is the shell's, when it ends.`,
 				}
 				tid = t.ID
 			}
-			t, err := api.Attach(cmd.Context(), args[0], tid, mode)
+			t, err := api.Attach(cmd.Context(), args[0], tid, mode, 0)
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/astrabox/astrabox/internal/httpapi/client"
+	"github.com/astrabox/astrabox/internal/instance"
 	"github.com/astrabox/astrabox/internal/ownnet"
 )
 
@@ -46,9 +48,14 @@ func inside(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	w := &walk{o: o, server: server{exe: o.Exe, state: state, backend: o.Backend}, place: place{exeDir: filepath.Dir(o.Exe)}}
+	w := &walk{o: o, place: place{exeDir: filepath.Dir(o.Exe)},
+		server: instance.New(instance.Config{Exe: o.Exe, StateDir: state, Address: address, IdleAfter: idleAfter, Backend: o.Backend})}
+	if w.api, err = w.server.Client(); err != nil {
+		return err
+	}
 	err = w.all(ctx)
-	w.server.abandon()
+	w.api.Close()
+	w.server.Abandon()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "the state directory was kept for a look: %s\n", state)
 		return err
@@ -56,16 +63,20 @@ func inside(ctx context.Context, o Options) error {
 	return os.RemoveAll(state)
 }
 
+const (
+	address   = "127.0.0.1:8088" // free: the network namespace is the demo's own
+	idleAfter = 4 * time.Second  // short, so that the demo sees a pause; long enough for a step's own gaps
+)
+
 // walk is the state that steps hand on.
 type walk struct {
 	o      Options
-	server server
+	server *instance.Instance
+	api    *client.Client
 	place  place
 	before inventory
 
-	conversation string
-	sandbox      string
-	memory       int64 // of the sandbox before it was paused, in bytes
+	conversation, sandbox string
 }
 
 // step is one line of the demo: it returns what it saw, or what it expected

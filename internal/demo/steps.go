@@ -20,14 +20,14 @@ func (w *walk) start(ctx context.Context) (string, error) {
 	if w.before, err = w.place.take(); err != nil {
 		return "", err
 	}
-	if err := w.server.start(ctx); err != nil {
+	if err := w.server.Start(ctx); err != nil {
 		return "", err
 	}
-	if w.place.installation, err = w.installation(); err != nil {
+	if w.place.installation, err = w.server.Installation(); err != nil {
 		return "", err
 	}
-	var c model.Conversation
-	if err := call(ctx, http.MethodPost, "conversations", wire.CreateConversation{Title: "Demo"}, &c); err != nil {
+	c, err := w.api.CreateConversation(ctx, wire.CreateConversation{Title: "Demo"}, "")
+	if err != nil {
 		return "", err
 	}
 	w.conversation = c.ID
@@ -87,7 +87,7 @@ func (w *walk) terminal(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer term.close()
+	defer term.Close()
 	if err := term.send(ctx, "sleep 1000 # wait\r"); err != nil {
 		return "", err
 	}
@@ -131,7 +131,7 @@ func (w *walk) killServer(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { term.close() }()
+	defer func() { term.Close() }()
 	// The prefix is put together inside, so that the echo of the line isn't taken for output.
 	if err := term.send(ctx, "p=te; "+counting(`${p}rm`)+"; echo ${p}rm done\r"); err != nil {
 		return "", err
@@ -146,12 +146,12 @@ func (w *walk) killServer(ctx context.Context) (string, error) {
 	if err := term.waitFor(ctx, "term 10\r\n"); err != nil {
 		return "", err
 	}
-	if err := w.server.kill(); err != nil {
+	if err := w.server.Kill(); err != nil {
 		return "", err
 	}
 	term.drain() // what was on its way when the connection broke
 	began := time.Now()
-	if err := w.server.start(ctx); err != nil {
+	if err := w.server.Start(ctx); err != nil {
 		return "", err
 	}
 	back := time.Since(began)
@@ -192,7 +192,7 @@ func (w *walk) dense(ctx context.Context) error {
 }
 
 func (w *walk) killSandboxd(ctx context.Context) (string, error) {
-	service, err := w.service()
+	service, err := w.server.Service()
 	if err != nil {
 		return "", err
 	}
@@ -226,7 +226,7 @@ func (w *walk) killSandboxd(ctx context.Context) (string, error) {
 	}
 	// The server starts a service again by itself; the next steps need it.
 	for {
-		if s, err := w.service(); err == nil && s.PID != service.PID {
+		if s, err := w.server.Service(); err == nil && s.PID != service.PID {
 			return fmt.Sprintf("the sandbox answered; sandboxd came back as process %d", s.PID), nil
 		}
 		select {
@@ -339,18 +339,14 @@ func (w *walk) resume(ctx context.Context) (string, error) {
 }
 
 func (w *walk) delete(ctx context.Context) (string, error) {
-	service, err := w.service()
+	c, err := w.api.Delete(ctx, w.conversation)
 	if err != nil {
-		return "", err
-	}
-	var c model.Conversation
-	if err := call(ctx, http.MethodDelete, "conversations/"+w.conversation, nil, &c); err != nil {
 		return "", err
 	}
 	if d := c.Destruction; d == nil || d.Outcome != "gone" || d.SandboxID != w.sandbox {
 		return "", expected("the destruction of %s to be confirmed", "%+v", w.sandbox, d)
 	}
-	status, err := w.askService(ctx, service, "/sandboxes/"+w.sandbox)
+	status, err := w.server.AskService(ctx, "/sandboxes/"+w.sandbox)
 	if err != nil {
 		return "", err
 	}
@@ -370,7 +366,7 @@ func (w *walk) delete(ctx context.Context) (string, error) {
 }
 
 func (w *walk) clean(ctx context.Context) (string, error) {
-	if err := w.server.stop(ctx); err != nil {
+	if err := w.server.Stop(ctx); err != nil {
 		return "", err
 	}
 	var left []string

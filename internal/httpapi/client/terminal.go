@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/coder/websocket"
 
@@ -31,13 +33,18 @@ func (c *Client) DeleteTerminal(ctx context.Context, id, terminalID string) erro
 
 // Terminal is an attachment to a terminal. Recv is for one goroutine, the rest
 // for any.
-type Terminal struct{ ws *websocket.Conn }
+type Terminal struct {
+	ws   *websocket.Conn
+	next int64 // offset of the next byte of output; -1: not known yet
+}
 
-// Attach attaches to a terminal. mode is write, takeover or watch.
-func (c *Client) Attach(ctx context.Context, id, terminalID, mode string) (*Terminal, error) {
+// Attach attaches to a terminal. mode is write, takeover or watch. Output
+// begins with byte number since; where that isn't kept any more, Recv says so
+// with a frame of type gap.
+func (c *Client) Attach(ctx context.Context, id, terminalID, mode string, since int64) (*Terminal, error) {
 	u := *c.base
 	u.Path += "/api/v1/conversations/" + id + "/terminals/" + terminalID + "/attach"
-	u.RawQuery = url.Values{"mode": {mode}}.Encode()
+	u.RawQuery = url.Values{"mode": {mode}, "since": {strconv.FormatInt(since, 10)}}.Encode()
 	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{HTTPClient: c.http, Subprotocols: []string{wire.TerminalProtocol}})
 	if resp != nil && err != nil {
 		return nil, &Problem{wire.Problem{Status: resp.StatusCode, Detail: "The terminal can't be attached to: " + resp.Status + "."}}
@@ -46,7 +53,7 @@ func (c *Client) Attach(ctx context.Context, id, terminalID, mode string) (*Term
 		return nil, c.lost(ctx, err)
 	}
 	ws.SetReadLimit(1 << 20)
-	return &Terminal{ws}, nil
+	return &Terminal{ws, since}, nil
 }
 
 // Recv gives the next output, or the next frame of another kind.
@@ -59,11 +66,19 @@ func (t *Terminal) Recv(ctx context.Context) (output []byte, frame *wire.ServerF
 		if len(data) < 8 {
 			return nil, nil, errors.New("the server sent a broken frame")
 		}
-		_ = binary.BigEndian.Uint64(data) // the offset, which a fresh attachment doesn't need
+		at := int64(binary.BigEndian.Uint64(data))
+		if t.next >= 0 && at != t.next {
+			return nil, nil, fmt.Errorf("the server sent output at byte %d, the next one is %d", at, t.next)
+		}
+		t.next = at + int64(len(data)-8)
 		return data[8:], nil, nil
 	}
 	frame = &wire.ServerFrame{}
-	return nil, frame, json.Unmarshal(data, frame)
+	err = json.Unmarshal(data, frame)
+	if frame.Type == "gap" {
+		t.next = -1 // whatever comes next is the oldest kept
+	}
+	return nil, frame, err
 }
 
 // Send sends input.
