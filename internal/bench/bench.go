@@ -34,6 +34,7 @@ type measure struct {
 var measures = []measure{
 	{[]string{"create_first_output", "create_first_output_docker", "destroy_proven", "pause", "resume"}, lifecycle},
 	{[]string{"idle_pss"}, idle},
+	{[]string{"turn_overhead", "rss_idle_server", "idle_pss_shell"}, turns},
 }
 
 // Run measures what Only names, prints a table and keeps the raw samples.
