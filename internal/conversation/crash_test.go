@@ -2,7 +2,6 @@ package conversation
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/fleet/fleettest"
@@ -244,16 +244,26 @@ func TestCutSend(t *testing.T) {
 	}
 }
 
-// A deletion in the middle of a create leaves nothing.
+// A deletion in the middle of a create leaves nothing, also when the platform
+// crashed in it and the sandbox came to be all the same.
 func TestDeleteWhileStarting(t *testing.T) {
-	for _, crash := range []bool{false, true} {
-		t.Run(fmt.Sprint(crash), func(t *testing.T) {
-			inWorld(t, func(w *world) { w.backend.CreateTime = 60e9 }, func(t *testing.T, w *world) {
+	for name, late := range map[string]bool{"no crash": false, "crash, sandbox made": true} {
+		t.Run(name, func(t *testing.T) {
+			setup := func(w *world) {
+				w.backend.CreateTime = time.Minute
+				w.config = func(c *Config) { c.SweepEvery = 100 * time.Hour } // not what is tested
+			}
+			inWorld(t, setup, func(t *testing.T, w *world) {
 				id := w.create()
 				turn := w.send(id, "m1", "echo one")
 				w.runtimeIs(id, model.RuntimeStarting)
-				if crash {
-					w.reboot()
+				if late {
+					w.crash()
+					time.Sleep(2 * time.Minute)
+					if len(w.backend.Boxes()) != 1 {
+						t.Fatal("the sandbox was not made")
+					}
+					w.config = func(c *Config) { c.SweepEvery = 100 * time.Hour }
 				}
 				w.do(func(ctx context.Context, s *Service) error { _, err := s.Delete(ctx, id); return err })
 				w.until("deleted", func(ctx context.Context, s *Service) (bool, error) {
@@ -263,14 +273,28 @@ func TestDeleteWhileStarting(t *testing.T) {
 				if turn = w.settled(id, turn); turn.State != model.TurnUndelivered {
 					t.Errorf("the waiting message: %s", turn.State)
 				}
-				w.until("nothing left", func(ctx context.Context, s *Service) (bool, error) {
-					n, err := s.Unconfirmed(ctx)
-					return n == 0 && len(w.backend.Boxes()) == 0, err
-				})
-				if _, err := w.s.Send(context.Background(), id, "m2", "x"); !errors.Is(err, fault.New(fault.ConversationDeleted, "")) {
+				if boxes := w.backend.Boxes(); len(boxes) != 0 {
+					t.Errorf("left: %v", boxes)
+				}
+				if _, err := w.s.Send(context.Background(), id, "m2", "x"); !fault.Is(err, fault.ConversationDeleted) {
 					t.Errorf("a message to a deleted conversation: %v", err)
 				}
 			})
 		})
 	}
+}
+
+// A create that the backend finishes after everybody has forgotten it is swept.
+func TestLateCreateIsSwept(t *testing.T) {
+	inWorld(t, func(w *world) { w.backend.CreateTime = time.Minute }, func(t *testing.T, w *world) {
+		id := w.create()
+		w.send(id, "m1", "echo one")
+		w.runtimeIs(id, model.RuntimeStarting)
+		w.reboot()
+		w.do(func(ctx context.Context, s *Service) error { _, err := s.Delete(ctx, id); return err })
+		time.Sleep(20 * time.Minute)
+		if boxes := w.backend.Boxes(); len(boxes) != 0 || w.backend.Creates() == 0 {
+			t.Errorf("left: %v of %d", boxes, w.backend.Creates())
+		}
+	})
 }

@@ -277,6 +277,7 @@ func TestSweep(t *testing.T) {
 		foreign := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: "other"}
 		old, young := w.backend.Plant(mine, time.Hour), w.backend.Plant(mine, 0)
 		other, nobodys := w.backend.Plant(foreign, time.Hour), w.backend.Plant(nil, time.Hour)
+		w.backend.Set(func(b *fleettest.Backend) { b.ListAll = true })
 		time.Sleep(6 * time.Minute)
 		boxes := w.backend.Boxes()
 		for box, want := range map[string]bool{old: false, young: true, other: true, nobodys: true, w.get(id).Runtime.SandboxID: true} {

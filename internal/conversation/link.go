@@ -22,6 +22,7 @@ var (
 	killFlushed       = killpoint.New("output.stored")
 	killDelivering    = killpoint.New("turn.delivering")
 	killSent          = killpoint.New("turn.sent")
+	killEnded         = killpoint.New("program.ended")
 )
 
 // Bounds of a link.
@@ -92,6 +93,9 @@ func (k *keeper) attach(ctx context.Context, h sandbox.Handle, p *model.Program)
 	m, err := agentprogram.Restore(p.Program, p.Machine)
 	if err != nil {
 		k.log.Error("the stored state of the Agent program can't be read", "err", err)
+		if err := h.Processes().Delete(ctx, p.ProcessID); err != nil {
+			return err
+		}
 		return errProgramGone
 	}
 	pieces, err := k.s.store.LinePieces(ctx, k.id)

@@ -102,9 +102,21 @@ func (k *keeper) linkFailed(ctx context.Context, r *model.Record, err error) err
 	return k.trouble(ctx, r, err)
 }
 
-// programGone settles the turn of a process that can't be found any more.
+// programGone settles the turn of a process that can't be found or followed any
+// more. What may be left of it ends first: two programs must not work at once.
 func (k *keeper) programGone(ctx context.Context, why string) error {
 	k.unlink()
+	p, err := k.s.store.Program(ctx, k.id)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	if err == nil && p.ProcessID != "" && k.handle != nil {
+		callCtx, cancel := context.WithTimeout(ctx, sendTimeout)
+		defer cancel()
+		if err := k.handle.Processes().Delete(callCtx, p.ProcessID); err != nil {
+			return fmt.Errorf("end the Agent program: %w", err)
+		}
+	}
 	return k.change(ctx, func(t *store.Tx, r *model.Record) error {
 		if err := settleTurns(t, r, brokenTurns(fault.ProgramFailed, why)); err != nil {
 			return err
@@ -289,6 +301,7 @@ func (k *keeper) interrupt(ctx context.Context, r *model.Record) (again bool, ne
 // programEnded settles the turn of a process that ended or is of no more use,
 // and ends what is left of it. Its files and its session stay.
 func (k *keeper) programEnded(ctx context.Context, r *model.Record, exit sandbox.Exit) error {
+	killEnded.Hit()
 	l := k.link
 	id, opened := l.p.ProcessID, l.opened
 	var end fate

@@ -192,7 +192,8 @@ func (ps processes) Attach(_ context.Context, id string, o sandbox.AttachOptions
 		p.holder.fail(sandbox.ErrDisplaced)
 	}
 	p.holder = a
-	if p.state == sandbox.ProcessRegistered && !o.NoStart {
+	if p.state != sandbox.ProcessRunning && !o.NoStart {
+		p.stdin, p.read = nil, 0 // a process that exited runs again
 		p.start()
 	}
 	p.signal()
