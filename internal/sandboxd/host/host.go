@@ -325,5 +325,5 @@ func watches() Finding {
 func disk(dir string) Finding {
 	const id = "disk-limit"
 	return bad(id, Info, "give the state directory a file system of its own, so that sandboxes can't fill others",
-		"a sandbox's disk limit is not enforced: how much it uses is measured, and sandboxes share the free space of %s (%s)", dir, fileSystem(dir))
+		"a sandbox's disk limit is watched, not enforced: one that passes it has its writing processes killed some seconds later, and all share the free space of %s (%s)", dir, fileSystem(dir))
 }

@@ -60,9 +60,9 @@ type Spec struct {
 	MemoryBytes int64
 	// PIDs limits processes and threads. Zero: no limit.
 	PIDs int64
-	// DiskBytes is what the sandbox's own files may take. Zero: no limit. Where
-	// the file system has no quota it is watched rather than enforced: the
-	// doctor says which.
+	// DiskBytes is what the sandbox's own files may take. Zero: no limit. It is
+	// watched rather than enforced: past it, processes that go on writing are
+	// killed within seconds.
 	DiskBytes int64
 }
 
@@ -99,6 +99,9 @@ type State struct {
 	Addr netip.AddrPort
 	// MemoryBytes and PIDs are what the sandbox uses now, zero unless running.
 	MemoryBytes, PIDs int64
+	// DiskBytes is what its files took when last measured, zero before and where
+	// DiskBytes isn't limited.
+	DiskBytes int64
 	// OOMKills counts processes that the memory limit killed since the start.
 	OOMKills int64
 }

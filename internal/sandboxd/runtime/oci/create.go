@@ -129,7 +129,7 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 	if err != nil {
 		return none, fmt.Errorf("%w: %w", runtime.ErrExhausted, err)
 	}
-	if err := r.writeIntent(b, link); err != nil {
+	if err := r.writeIntent(b, link, s.DiskBytes); err != nil {
 		r.net.Free(link)
 		return none, err
 	}
@@ -194,8 +194,8 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 }
 
 // writeIntent makes the run directory of b and notes the link in it before
-// there is one.
-func (r *Runtime) writeIntent(b box, link network.Link) error {
+// there is one, and what a later instance can't find elsewhere.
+func (r *Runtime) writeIntent(b box, link network.Link, disk int64) error {
 	if err := os.Mkdir(b.run, 0o711); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (r *Runtime) writeIntent(b box, link network.Link) error {
 	if err := os.Mkdir(b.root, 0o755); err != nil {
 		return err
 	}
-	j, err := json.Marshal(intent{Link: link.Name, Addr: link.Addr, Skeleton: filepath.Base(r.skeleton)})
+	j, err := json.Marshal(intent{Link: link.Name, Addr: link.Addr, Skeleton: filepath.Base(r.skeleton), Disk: disk})
 	if err != nil {
 		return err
 	}
@@ -217,6 +217,7 @@ type intent struct {
 	Link     string     `json:"link"`
 	Addr     netip.Addr `json:"addr"`
 	Skeleton string     `json:"skeleton"`
+	Disk     int64      `json:"disk,omitempty"` // limit in bytes
 }
 
 // readIntent gives the zero intent where there is none.

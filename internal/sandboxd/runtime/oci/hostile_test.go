@@ -277,3 +277,65 @@ func TestLimits(t *testing.T) {
 		t.Error("a stopped sandbox still has a memory group")
 	}
 }
+
+func TestDiskLimit(t *testing.T) {
+	p := newPlace(t, "tdiskl")
+	r := p.open()
+	s := spec("a")
+	s.DiskBytes = 32 << 20
+	run := p.create(r, s)
+	p.mustInside("a", "1000", "head -c 1000000 /dev/zero >/workspace/a; ln /workspace/a /workspace/b")
+	cmd := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "--user", "1000", "--cwd", "/workspace", "a",
+		"/bin/sh", "-c", "while :; do head -c 4000000 /dev/zero >>f && sync f; sleep 0.05; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	reader := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "a", "/bin/sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.05; done")
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	size := func() int64 {
+		fi, err := os.Stat(filepath.Join(r.box("a").root, "workspace/f"))
+		if err != nil {
+			return 0
+		}
+		return fi.Size()
+	}
+	deadline := time.After(60 * time.Second)
+	for before := int64(-1); ; {
+		select {
+		case <-deadline:
+			t.Fatalf("the writer goes on at %d bytes", size())
+		case <-ended:
+			t.Log("the writer's shell was killed")
+		case <-time.After(3 * time.Second):
+			if n := size(); n > s.DiskBytes && n == before {
+				t.Log("the writers were killed") // each new one is
+			} else {
+				before = n
+				continue
+			}
+		}
+		break
+	}
+	if err := ping(t.Context(), run.Addr, run.Token); err != nil {
+		t.Errorf("execd: %v", err)
+	}
+	st, err := r.Inspect(t.Context(), "a")
+	if err != nil || st.DiskBytes < s.DiskBytes {
+		t.Errorf("state: %+v, %v", st, err)
+	}
+	p.mustInside("a", "1000", "rm /workspace/f && touch /tmp/end") // somebody can make room
+	if err := reader.Wait(); err != nil {
+		t.Errorf("a process that wrote nothing: %v", err)
+	}
+	if _, err := r.Destroy(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	<-ended
+}

@@ -35,7 +35,7 @@ func (r *Runtime) Inspect(ctx context.Context, id string) (runtime.State, error)
 			Status:      runtime.StatusRunning,
 			PID:         pid,
 			Addr:        netip.AddrPortFrom(readIntent(b).Addr, runtime.ExecdPort),
-			MemoryBytes: u.MemoryBytes, PIDs: u.PIDs, OOMKills: u.OOMKills,
+			MemoryBytes: u.MemoryBytes, PIDs: u.PIDs, OOMKills: u.OOMKills, DiskBytes: r.disk.last(id),
 		}, nil
 	}
 	for _, dir := range []string{b.made, b.making, b.run} {

@@ -74,6 +74,7 @@ type Runtime struct {
 	limits   userLimits
 	locks    keyLocks
 	trash    *trash
+	disk     *diskWatch
 	spec     specBase
 
 	mu      sync.Mutex
@@ -144,6 +145,7 @@ func (r *Runtime) start(ctx context.Context) (err error) {
 		r.trash.close(false)
 		return err
 	}
+	r.disk = newDiskWatch(r)
 	return nil
 }
 
@@ -291,6 +293,7 @@ func (r *Runtime) Close(removeAll bool) error {
 		r.trash.close(false)
 	}
 	r.removed = true
+	r.disk.close()
 	r.userns.Close()
 	return r.lock.Close()
 }
