@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxFile bounds how much of a file is read.
@@ -237,8 +239,10 @@ func stampOf(path string) (stamp, error) {
 	return stamp{ino: inode(fi), size: fi.Size(), mtime: fi.ModTime()}, nil
 }
 
+// read gives the content of a regular file. The sandbox's root may put anything
+// at the path: a FIFO must not hold up the daemon, hence the non-blocking open.
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

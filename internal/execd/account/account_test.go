@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 const passwd = `root:x:0:0:root:/root:/bin/bash
@@ -112,5 +114,33 @@ func TestMissingFiles(t *testing.T) {
 	}
 	if got := d.UserName(0); got != "0" {
 		t.Errorf("UserName(0) = %q", got)
+	}
+}
+
+// The sandbox's root can put anything at the path. Nobody writes to the FIFO
+// here, so a blocking open would never return.
+func TestOddFiles(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"fifo":      func(path string) error { return unix.Mkfifo(path, 0o644) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o755) },
+		"device":    func(path string) error { return os.Symlink("/dev/zero", path) },
+		"loop":      func(path string) error { return os.Symlink(path, path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, dir := files(t)
+			path := filepath.Join(dir, "passwd")
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := make(path); err != nil {
+				t.Fatal(err)
+			}
+			if u, err := d.User("agent"); err == nil || errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), path) {
+				t.Errorf("User = %v, %v; want an error that names the file", u, err)
+			}
+			if got := d.UserName(1000); got != "1000" {
+				t.Errorf("UserName = %q, want the number", got)
+			}
+		})
 	}
 }
