@@ -160,7 +160,6 @@ func (s *Server) Stop() {
 	s.stopping.Store(true)
 	s.commands.Stop()
 	s.processes.Stop()
-	s.commands.Signal(syscall.SIGTERM)
 	s.processes.Signal(syscall.SIGTERM)
 }
 

@@ -225,6 +225,8 @@ func control(a *process.Attachment, b []byte) bool {
 		a.CloseStdin()
 	case wire.TypeAck:
 		a.Ack(m.Offset)
+	case wire.TypeDetach:
+		a.Close()
 	default:
 		return false
 	}

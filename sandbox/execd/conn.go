@@ -1,6 +1,7 @@
 package execd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -198,6 +199,11 @@ func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*htt
 	return nil, refused(resp)
 }
 
+// bytesBody is a request body that can be sent again.
+func bytesBody(b []byte) func() (io.Reader, error) {
+	return func() (io.Reader, error) { return bytes.NewReader(b), nil }
+}
+
 // json sends in (nil: no body) and decodes the answer into out (nil: ignored).
 func (c *Conn) json(ctx context.Context, method, path, query string, in, out any) error {
 	r := request{method: method, path: path, query: query}
@@ -207,7 +213,7 @@ func (c *Conn) json(ctx context.Context, method, path, query string, in, out any
 			return fmt.Errorf("execd: %w", err)
 		}
 		r.header = http.Header{"Content-Type": {"application/json"}}
-		r.body = func() (io.Reader, error) { return strings.NewReader(string(b)), nil }
+		r.body = bytesBody(b)
 	}
 	resp, err := c.do(ctx, r)
 	if err != nil {
@@ -305,3 +311,7 @@ func unreachable(ctx context.Context, err error) error {
 	}
 	return fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
 }
+
+// CloseIdleConnections closes the connections of the shared pool that nobody
+// uses just now.
+func CloseIdleConnections() { shared.CloseIdleConnections() }

@@ -26,64 +26,81 @@ type Tree struct {
 	Mark   string // random; "": none
 }
 
-// killRound is the pause between looks at processes that were told to die.
-const killRound = 2 * time.Millisecond
+const (
+	// killRound is the pause between looks at processes that were told to die.
+	killRound = 2 * time.Millisecond
+	// unreadableTime bounds the wait for processes whose environment can't be
+	// seen because they are just executing a program. One that has wiped its
+	// arguments and environment looks the same for ever.
+	unreadableTime = time.Second
+)
 
 // Kill ends every member with SIGKILL and returns when none is left. All are
 // stopped first, until a look finds no new one: a stopped process can't fork,
 // so the tree can't outrun its killer. The error is ctx's, naming how many are
 // left (a process in an uninterruptible wait).
 func (t Tree) Kill(ctx context.Context) error {
-	stopped := map[int]bool{}
+	stopped := map[process]bool{}
+	begun := time.Now()
 	for {
-		members, err := t.members()
+		members, unreadable, err := t.members(stopped)
 		if err != nil {
 			return err
 		}
-		if len(members) == 0 {
+		if len(members) == 0 && (!unreadable || time.Since(begun) > unreadableTime) {
 			return nil
 		}
 		found := false
-		for _, pid := range members {
-			if !stopped[pid] {
-				found, stopped[pid] = true, true
-				_ = syscall.Kill(pid, syscall.SIGSTOP) // it may have ended meanwhile
+		for _, p := range members {
+			if !stopped[p] {
+				found, stopped[p] = true, true
+				_ = syscall.Kill(p.pid, syscall.SIGSTOP) // it may have ended meanwhile
 			}
 		}
 		if found {
 			continue
 		}
-		for _, pid := range members {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for _, p := range members {
+			_ = syscall.Kill(p.pid, syscall.SIGKILL)
 		}
 		select {
 		case <-ctx.Done():
+			if len(members) == 0 {
+				return nil
+			}
 			return fmt.Errorf("child: %d processes survive SIGKILL: %w", len(members), context.Cause(ctx))
 		case <-time.After(killRound):
 		}
 	}
 }
 
-// Signal sends sig to every member, once.
-func (t Tree) Signal(sig syscall.Signal) error {
-	members, err := t.members()
-	for _, pid := range members {
-		_ = syscall.Kill(pid, sig)
-	}
-	return err
+// process is one process for ever, though its number may be given out again.
+type process struct {
+	pid   int
+	start uint64 // ticks since boot
 }
 
 // stat is the part of /proc/PID/stat that says where a process belongs.
 type stat struct {
-	pid, ppid, session int
-	ended              bool // a zombie without threads
+	process
+	ppid, session int
+	flags         uint64
+	ended         bool // a zombie without threads
 }
 
-// members gives the living members.
-func (t Tree) members() ([]int, error) {
+// Process flags of the kernel.
+const (
+	flagExiting = 0x4
+	flagKernel  = 0x200000
+)
+
+// members gives the living members, those known as such before included: one
+// that is ending can't be told by its environment any more. unreadable says
+// that there are processes that can't be told yet.
+func (t Tree) members(known map[process]bool) (members []process, unreadable bool, err error) {
 	all, err := processes()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	self := os.Getpid()
 	leader := t.Leader
@@ -95,15 +112,23 @@ func (t Tree) members() ([]int, error) {
 		}
 	}
 	in := map[int]bool{}
+	var dark []int
 	var env []byte
 	for _, p := range all {
 		switch {
 		case p.pid == self || p.pid == 1:
+		case known[p.process]:
+			in[p.pid] = true
 		case leader != 0 && (p.pid == leader || p.session == leader):
 			in[p.pid] = true
-		case t.Mark != "" && !p.ended:
-			if env, err = environ(p.pid, env); err == nil && marked(env, t.Mark) {
+		case t.Mark != "" && !p.ended && p.flags&(flagExiting|flagKernel) == 0:
+			env, err = environ(p.pid, env)
+			switch {
+			case err != nil: // gone, or not to be asked
+			case marked(env, t.Mark):
 				in[p.pid] = true
+			case len(env) == 0 && executing(p.pid):
+				dark = append(dark, p.pid)
 			}
 		}
 	}
@@ -115,13 +140,28 @@ func (t Tree) members() ([]int, error) {
 			}
 		}
 	}
-	var members []int
 	for _, p := range all {
 		if in[p.pid] && !p.ended {
-			members = append(members, p.pid)
+			members = append(members, p.process)
 		}
 	}
-	return members, nil
+	for _, pid := range dark {
+		unreadable = unreadable || !in[pid]
+	}
+	return members, unreadable, nil
+}
+
+// executing reports whether a process without an environment is between two
+// programs: then it has no arguments either.
+func executing(pid int) bool {
+	b := make([]byte, 1)
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	n, _ := f.Read(b)
+	return n == 0
 }
 
 func marked(env []byte, mark string) bool {
@@ -179,12 +219,15 @@ func parseStat(pid int, b []byte) (stat, bool) {
 		return stat{}, false
 	}
 	f := bytes.Fields(b[i+1:])
-	if len(f) < 18 {
+	if len(f) < 20 {
 		return stat{}, false
 	}
 	ppid, err1 := strconv.Atoi(string(f[1]))
 	session, err2 := strconv.Atoi(string(f[3]))
 	// A process whose first thread has ended shows as a zombie while others run.
 	ended := bytes.ContainsAny(f[0][:1], "ZXx") && len(f[17]) == 1 && f[17][0] <= '1'
-	return stat{pid: pid, ppid: ppid, session: session, ended: ended}, err1 == nil && err2 == nil
+	flags, err3 := strconv.ParseUint(string(f[6]), 10, 64)
+	start, err4 := strconv.ParseUint(string(f[19]), 10, 64)
+	return stat{process: process{pid, start}, ppid: ppid, session: session, flags: flags, ended: ended},
+		err1 == nil && err2 == nil && err3 == nil && err4 == nil
 }

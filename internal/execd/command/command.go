@@ -229,10 +229,14 @@ func (r *Runner) Active() int {
 }
 
 func (r *Runner) started(c *child.Child) {
-	if c != nil {
-		r.mu.Lock()
-		r.running[c] = struct{}{}
-		r.mu.Unlock()
+	if c == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running[c] = struct{}{}
+	if r.stopped { // Stop came just before
+		_ = c.Signal(syscall.SIGTERM)
 	}
 }
 
@@ -242,19 +246,17 @@ func (r *Runner) ended(c *child.Child) {
 	r.mu.Unlock()
 }
 
-// Stop refuses new commands.
+// Stop refuses new commands and sends SIGTERM to the process groups of those
+// that run.
 func (r *Runner) Stop() {
 	r.mu.Lock()
-	r.stopped = true
-	r.mu.Unlock()
-}
-
-// Signal sends sig to the process groups of all running commands.
-func (r *Runner) Signal(sig syscall.Signal) {
-	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.stopped {
+		return
+	}
+	r.stopped = true
 	for c := range r.running {
-		_ = c.Signal(sig)
+		_ = c.Signal(syscall.SIGTERM)
 	}
 }
 

@@ -180,6 +180,9 @@ const (
 	TypeSignal     = "signal"
 	TypeStdinClose = "stdin_close"
 	TypeAck        = "ack"
+	// TypeDetach gives the process up. The server closes once it is free for
+	// the next attachment, which a mere disconnect doesn't tell the client.
+	TypeDetach = "detach"
 )
 
 // GapError refuses an attachment from an offset that is no longer held.

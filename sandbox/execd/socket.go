@@ -1,0 +1,52 @@
+package execd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/coder/websocket"
+
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// socket opens a WebSocket. ctx bounds the handshake. A refusal is a *refusal;
+// like a request, one that had no effect is tried again at a new endpoint.
+func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*websocket.Conn, error) {
+	before, err := c.address(ctx)
+	if err != nil {
+		return nil, unreachable(ctx, err)
+	}
+	ws, err := c.openSocket(ctx, before, path, query, protocol)
+	if err == nil || !errors.Is(err, errStale) {
+		return ws, err
+	}
+	c.forget()
+	after, again := c.address(ctx)
+	if again != nil || same(before, after) {
+		return nil, err
+	}
+	return c.openSocket(ctx, after, path, query, protocol)
+}
+
+func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, protocol string) (*websocket.Conn, error) {
+	u, header := target(e, path, query)
+	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
+		HTTPClient:      c.client,
+		HTTPHeader:      header,
+		Subprotocols:    []string{protocol},
+		CompressionMode: websocket.CompressionDisabled,
+	})
+	switch {
+	case err == nil && ws.Subprotocol() == protocol:
+		return ws, nil
+	case err == nil:
+		ws.CloseNow()
+		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox doesn't speak %s", protocol)
+	case ctx.Err() == nil && resp != nil && resp.StatusCode >= 300:
+		return nil, refused(resp)
+	case ctx.Err() == nil && resp != nil:
+		return nil, fmt.Errorf("%w: answered %d instead of a WebSocket", sandbox.ErrUnreachable, resp.StatusCode)
+	}
+	return nil, unreachable(ctx, err)
+}
