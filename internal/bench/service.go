@@ -74,7 +74,7 @@ func (s *service) close() error {
 		if err := s.destroyAll(ctx); err != nil {
 			return err
 		}
-		if c, ok := s.Bound.Provider.(io.Closer); ok {
+		if c, ok := s.Provider.(io.Closer); ok {
 			if err := c.Close(); err != nil {
 				return err
 			}
@@ -94,11 +94,9 @@ func endProcess(pid int) error {
 		return err
 	}
 	for range 200 {
-		// A child of ours stays as a zombie until it is reaped.
-		if _, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil || syscall.Kill(pid, 0) != nil {
-			if syscall.Kill(pid, 0) != nil {
-				return nil
-			}
+		_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil) // reaps it, if it's a child of ours
+		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			return nil
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -70,7 +70,7 @@ func (i *Instance) Start(ctx context.Context) error {
 		select {
 		case err := <-i.exited:
 			i.cmd = nil
-			return fmt.Errorf("the server ended while it started (%w); its log ends:\n%s", errors.Join(err), i.logTail())
+			return fmt.Errorf("the server ended while it started (%v); its log ends:\n%s", err, i.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("expected the server to become ready, it didn't; its log ends:\n%s", i.logTail())
 		case <-time.After(10 * time.Millisecond):
@@ -108,7 +108,7 @@ func (i *Instance) Kill() error {
 	if err := i.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	<-i.exited
+	_ = <-i.exited // a killed process has no status worth telling
 	i.cmd = nil
 	return nil
 }
