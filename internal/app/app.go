@@ -52,7 +52,16 @@ const (
 
 // Run serves until ctx ends, then stops in order and returns nil. What it
 // can't start with, it refuses before anything was begun.
-func Run(ctx context.Context, c Config) (err error) {
+func Run(ctx context.Context, c Config) error {
+	serving := false
+	err := run(ctx, c, &serving)
+	if err != nil && !serving && ctx.Err() != nil {
+		return ctx.Err() // stopped while it started: what broke is of no interest
+	}
+	return err
+}
+
+func run(ctx context.Context, c Config, serving *bool) (err error) {
 	began := time.Now()
 	state, err := openState(c.StateDir)
 	if err != nil {
@@ -104,10 +113,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 
 	// Nothing was started so far, so that what was refused above left nothing.
+	defer func() { err = errors.Join(err, bundled.end(ctx, c)) }()
 	if err := bundled.start(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, bundled.end(ctx, c)) }()
 
 	// The loops outlive ctx: a clean stop still needs them to pause sandboxes.
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
@@ -121,6 +130,7 @@ func Run(ctx context.Context, c Config) (err error) {
 		}
 		return nil
 	})
+	*serving = true
 	announce(c, listener.Addr().String(), state.dir, backends, bundled, findings, time.Since(began))
 
 	select {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,7 +48,9 @@ func (b *bundled) start(ctx context.Context) (err error) {
 	if b == nil {
 		return nil
 	}
-	if b.url, _, err = launch.Ensure(ctx, b.cfg); err != nil {
+	// A Ctrl-C meanwhile must not leave a service that is half started and that
+	// nobody would stop: the start is ended, and then it is stopped in order.
+	if b.url, _, err = launch.Ensure(context.WithoutCancel(ctx), b.cfg); err != nil {
 		return fault.Wrap(fault.RuntimeUnavailable, err, "The sandbox service doesn't start: %v", err)
 	}
 	return nil
@@ -97,13 +100,23 @@ func (b *bundled) end(ctx context.Context, c Config) error {
 // terminate sends SIGTERM to the service of a state directory and waits until
 // it has let go of the directory.
 func terminate(ctx context.Context, stateDir string) error {
-	locked, err := sandboxd.Locked(stateDir)
-	if err != nil || !locked {
-		return err
-	}
-	l, err := sandboxd.ReadListening(stateDir)
-	if err != nil {
-		return err
+	var l sandboxd.Listening
+	for {
+		locked, err := sandboxd.Locked(stateDir)
+		if err != nil || !locked {
+			return err
+		}
+		if l, err = sandboxd.ReadListening(stateDir); err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		select { // it is just starting, or ending
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 	// The number may be another process's by now. A pidfd names one process
 	// for ever, so it is opened first, then looked at, then signalled.

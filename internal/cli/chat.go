@@ -29,6 +29,7 @@ func (c *command) chatCommand() *cobra.Command {
 MESSAGE, each line of standard input is a message, one after the other; on a
 terminal there is a prompt.
 
+A message with words that begin with "-" goes in quotes, or after "--".
 Ctrl-C interrupts the turn; a second one leaves at once, and the turn goes on.
 A new conversation is made unless -c names one. Its id is printed to the error
 stream. With --json each event is a line of JSON.
@@ -55,6 +56,9 @@ Exit codes: 5 the turn failed, 130 it was interrupted.`,
 	return cmd
 }
 
+// doubleSignal is how close two interrupts are that count as one.
+const doubleSignal = 300 * time.Millisecond
+
 // chat is a series of turns in one conversation.
 type chat struct {
 	*command
@@ -67,8 +71,9 @@ type chat struct {
 	interrupts   <-chan os.Signal
 }
 
-// open makes the conversation, or looks at the one that was named.
-func (c *chat) open(ctx context.Context) error {
+// open makes the conversation for its first message, or looks at the one that
+// was named.
+func (c *chat) open(ctx context.Context, text string) error {
 	if c.opened {
 		return nil
 	}
@@ -77,7 +82,7 @@ func (c *chat) open(ctx context.Context) error {
 	if c.id != "" {
 		v, err = c.api.Conversation(ctx, c.id)
 	} else {
-		v, err = c.api.CreateConversation(ctx, wire.CreateConversation{Agent: c.agent, Title: c.title}, "cli-"+rand.Text())
+		v, err = c.api.CreateConversation(ctx, wire.CreateConversation{Agent: c.agent, Title: c.name(text)}, "cli-"+rand.Text())
 		if err == nil {
 			c.note("conversation %s", v.ID)
 		}
@@ -89,26 +94,46 @@ func (c *chat) open(ctx context.Context) error {
 	return nil
 }
 
+// name gives a new conversation its title: the one asked for, else the first
+// line of its first message.
+func (c *chat) name(text string) string {
+	if c.title != "" {
+		return c.title
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	const most = 60
+	if r := []rune(harmless(line)); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return harmless(line)
+}
+
 // lines sends each line of standard input, until its end or a turn that
 // doesn't end well; a person at a prompt may go on after one.
 func (c *chat) lines(ctx context.Context) error {
 	person := c.Terminal(c.Stdin)
 	if c.id != "" { // a wrong id is told before anything is typed
-		if err := c.open(ctx); err != nil {
+		if err := c.open(ctx, ""); err != nil {
 			return err
 		}
 	}
 	input := make(chan string)
 	ended := make(chan error, 1)
-	// Not waited for: a read of a terminal can't be called off.
+	over := make(chan struct{})
+	defer close(over)
+	// Not waited for: a read of a terminal can't be called off. It ends with
+	// its read after the talk is over.
 	go func() {
 		r := bufio.NewReader(c.Stdin)
 		for {
 			line, err := readLine(r)
-			if line = strings.TrimRight(line, "\r\n"); strings.TrimSpace(line) != "" {
-				input <- line
-			} else if err == nil {
-				input <- ""
+			line = strings.TrimRight(line, "\r\n")
+			if line != "" || err == nil {
+				select {
+				case input <- line:
+				case <-over:
+					return
+				}
 			}
 			if err != nil {
 				ended <- err
@@ -122,7 +147,7 @@ func (c *chat) lines(ctx context.Context) error {
 		}
 		select {
 		case line := <-input:
-			if line == "" {
+			if strings.TrimSpace(line) == "" {
 				continue
 			}
 			err := c.say(ctx, line)
@@ -169,7 +194,7 @@ func readLine(r *bufio.Reader) (string, error) {
 func (c *chat) say(ctx context.Context, text string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := c.open(ctx); err != nil {
+	if err := c.open(ctx, text); err != nil {
 		return err
 	}
 	turn, err := c.send(ctx, text)
@@ -244,6 +269,14 @@ func (c *chat) onInterrupt(ctx context.Context, leave func()) {
 			c.note("astrabox: the turn could not be interrupted: %v", err)
 		}
 	}()
+	// A wrapper that passes the signal on to the whole group makes two of one.
+	select {
+	case <-time.After(doubleSignal):
+	case <-ctx.Done():
+	}
+	for len(c.interrupts) > 0 {
+		<-c.interrupts
+	}
 	select {
 	case <-c.interrupts:
 		leave()

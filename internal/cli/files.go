@@ -145,6 +145,9 @@ that ends in "/" is a folder. FILE "-" is standard input and needs a PATH.`,
 			if err != nil {
 				return err
 			}
+			if version != "" && noReplace {
+				return usage("--if-version and --new exclude each other")
+			}
 			from, to := args[1], ""
 			if len(args) > 2 {
 				to = args[2]
@@ -176,6 +179,5 @@ that ends in "/" is a folder. FILE "-" is standard input and needs a PATH.`,
 	}
 	cmd.Flags().StringVar(&version, "if-version", "", "write only over this version of the file (see files ls --json)")
 	cmd.Flags().BoolVar(&noReplace, "new", false, "refuse when the file exists")
-	cmd.MarkFlagsMutuallyExclusive("if-version", "new")
 	return cmd
 }

@@ -63,6 +63,8 @@ new one. Ctrl-] leaves it running. The exit code is the shell's, when it ends.`,
 			}
 			mode, tid := "write", ""
 			switch {
+			case watch && takeover:
+				return usage("--takeover and --watch exclude each other")
 			case watch:
 				mode = "watch"
 			case takeover:
@@ -87,7 +89,6 @@ new one. Ctrl-] leaves it running. The exit code is the shell's, when it ends.`,
 	}
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "take it over from whoever uses it")
 	cmd.Flags().BoolVar(&watch, "watch", false, "only watch")
-	cmd.MarkFlagsMutuallyExclusive("takeover", "watch")
 	return cmd
 }
 

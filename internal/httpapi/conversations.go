@@ -99,7 +99,7 @@ type sendInput struct {
 type eventsInput struct {
 	Conv
 	After int64 `query:"after" default:"0" minimum:"0" doc:"Only events with a greater number."`
-	Limit int   `query:"limit" default:"500" minimum:"1" maximum:"5000"`
+	Limit int   `query:"limit" default:"500" minimum:"1" maximum:"1000"`
 }
 
 func (s *Server) messageRoutes() {

@@ -34,7 +34,8 @@ type Client struct {
 func New(server string) (*Client, error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is not the address of a server, such as http://127.0.0.1:8088", server)
+		// Its text is left out: it may hold a password.
+		return nil, errors.New("that is not the address of a server, such as http://127.0.0.1:8088 (without user, query or fragment)")
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
 	transport := http.DefaultTransport.(*http.Transport).Clone()

@@ -49,7 +49,7 @@ type Detail struct {
 // CreateConversation is the body of POST conversations.
 type CreateConversation struct {
 	Agent string `json:"agent,omitempty" maxLength:"200" doc:"Name or id of an Agent; empty: the default one."`
-	Title string `json:"title,omitempty" maxLength:"200" doc:"Empty: made from the first message."`
+	Title string `json:"title,omitempty" maxLength:"200"`
 }
 
 // ChangeConversation is the body of PATCH conversations/{id}.
