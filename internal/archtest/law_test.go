@@ -69,7 +69,7 @@ var levels = []struct {
 	{"sandbox/execd", 1},
 	{"sandbox", 0},
 	{"provider", 2},
-	{"internal/version", 3}, {"internal/ownnet", 3}, {"internal/fault", 3}, {"internal/killpoint", 3}, {"internal/sqldb", 3},
+	{"internal/version", 3}, {"internal/ownnet", 3}, {"internal/inventory", 3}, {"internal/fault", 3}, {"internal/killpoint", 3}, {"internal/sqldb", 3},
 	{"internal/model", 4},
 	{"internal/store", 5},
 	{"internal/agentprogram", 6}, {"internal/fleet", 6},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/httpapi/client"
 	"github.com/astrabox/astrabox/internal/instance"
+	"github.com/astrabox/astrabox/internal/inventory"
 	"github.com/astrabox/astrabox/internal/ownnet"
 )
 
@@ -48,7 +49,7 @@ func inside(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	w := &walk{o: o, place: place{exeDir: filepath.Dir(o.Exe)},
+	w := &walk{o: o, place: inventory.Place{ExeDir: filepath.Dir(o.Exe)},
 		server: instance.New(instance.Config{Exe: o.Exe, StateDir: state, Address: address, IdleAfter: idleAfter, Backend: o.Backend})}
 	if w.api, err = w.server.Client(); err != nil {
 		return err
@@ -73,8 +74,8 @@ type walk struct {
 	o      Options
 	server *instance.Instance
 	api    *client.Client
-	place  place
-	before inventory
+	place  inventory.Place
+	before inventory.Inventory
 
 	conversation, sandbox string
 }

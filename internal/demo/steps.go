@@ -12,18 +12,19 @@ import (
 	"time"
 
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
+	"github.com/astrabox/astrabox/internal/inventory"
 	"github.com/astrabox/astrabox/internal/model"
 )
 
 func (w *walk) start(ctx context.Context) (string, error) {
 	var err error
-	if w.before, err = w.place.take(); err != nil {
+	if w.before, err = w.place.Take(); err != nil {
 		return "", err
 	}
 	if err := w.server.Start(ctx); err != nil {
 		return "", err
 	}
-	if w.place.installation, err = w.server.Installation(); err != nil {
+	if w.place.Installation, err = w.server.Installation(); err != nil {
 		return "", err
 	}
 	c, err := w.api.CreateConversation(ctx, wire.CreateConversation{Title: "Demo"}, "")
@@ -196,7 +197,7 @@ func (w *walk) killSandboxd(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := w.place.processes()
+	before, err := w.place.Processes()
 	if err != nil {
 		return "", err
 	}
@@ -217,7 +218,7 @@ func (w *walk) killSandboxd(ctx context.Context) (string, error) {
 	if c.Runtime.SandboxID != w.sandbox {
 		return "", expected("the same sandbox %s", "%s", w.sandbox, c.Runtime.SandboxID)
 	}
-	after, err := w.place.processes()
+	after, err := w.place.Processes()
 	if err != nil {
 		return "", err
 	}
@@ -281,7 +282,7 @@ func (w *walk) idle(ctx context.Context) (string, error) {
 	if rest != 0 {
 		return "", expected("no memory in use by the paused sandbox", "%d bytes", rest)
 	}
-	running, err := w.place.processes()
+	running, err := w.place.Processes()
 	if err != nil {
 		return "", err
 	}
@@ -353,11 +354,11 @@ func (w *walk) delete(ctx context.Context) (string, error) {
 	if status != http.StatusNotFound {
 		return "", expected("the service to answer 404 for the sandbox", "%d", status)
 	}
-	now, err := w.place.take()
+	now, err := w.place.Take()
 	if err != nil {
 		return "", err
 	}
-	for _, line := range added(w.before, now) {
+	for _, line := range inventory.Added(w.before, now) {
 		if strings.Contains(line, w.sandbox) || strings.Contains(line, " execd") {
 			return "", expected("nothing of the sandbox on the host", "%s", line)
 		}
@@ -371,11 +372,11 @@ func (w *walk) clean(ctx context.Context) (string, error) {
 	}
 	var left []string
 	for {
-		now, err := w.place.take()
+		now, err := w.place.Take()
 		if err != nil {
 			return "", err
 		}
-		if left = added(w.before, now); len(left) == 0 {
+		if left = inventory.Added(w.before, now); len(left) == 0 {
 			return "no process, mount, link, cgroup, nft table, port or directory more than before", nil
 		}
 		select { // a process that was told to end may take a moment

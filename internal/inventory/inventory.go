@@ -1,4 +1,8 @@
-package demo
+// Package inventory lists what an installation of AstraBox has on this host, as
+// the kernel and the file system show it and never from records: the demo and
+// the end-to-end tests compare two lists to prove that nothing was left behind.
+// All of it only reads, and is safe for concurrent use.
+package inventory
 
 import (
 	"bufio"
@@ -14,23 +18,22 @@ import (
 	"github.com/google/nftables"
 )
 
-// inventory is what of an installation exists on the host: a list of names by
+// Inventory is what of an installation exists on the host: a list of names by
 // kind. Two inventories are equal when the installation left nothing behind.
-type inventory map[string][]string
+type Inventory map[string][]string
 
-// place says what belongs to the demo's installation, beside what is in its
-// network namespace: other installations on the machine come and go meanwhile.
-type place struct {
-	exeDir       string // where AstraBox's programs lie
-	installation string // what its names on the host carry; empty: it has none yet
+// Place says what belongs to an installation, beside what is in its network
+// namespace: other installations on the machine come and go meanwhile.
+type Place struct {
+	ExeDir       string // where AstraBox's programs lie
+	Installation string // what its names on the host carry; empty: it has none yet
 }
 
-// take looks at the kernel and the file system, never at records. The calling
-// process is left out.
-func (p place) take() (inventory, error) {
-	inv := inventory{}
+// Take lists what is there. The calling process is left out.
+func (p Place) Take() (Inventory, error) {
+	inv := Inventory{}
 	for kind, look := range map[string]func() ([]string, error){
-		"process":   p.processes,
+		"process":   p.Processes,
 		"mount":     p.mounts,
 		"link":      links,
 		"cgroup":    p.cgroups,
@@ -48,8 +51,8 @@ func (p place) take() (inventory, error) {
 	return inv, nil
 }
 
-// added lists what is in after and not in before, "kind: name" each.
-func added(before, after inventory) (out []string) {
+// Added lists what is in after and not in before, "kind: name" each.
+func Added(before, after Inventory) (out []string) {
 	for kind, names := range after {
 		for _, n := range names {
 			if !slices.Contains(before[kind], n) {
@@ -61,9 +64,9 @@ func added(before, after inventory) (out []string) {
 	return out
 }
 
-// processes are those of our programs in this network namespace, and those in a
-// control group of the installation's sandboxes.
-func (p place) processes() (out []string, err error) {
+// Processes are those of our programs in this network namespace, and those in a
+// control group of the installation's sandboxes, "PID name" each.
+func (p Place) Processes() (out []string, err error) {
 	ours, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		return nil, err
@@ -85,7 +88,7 @@ func (p place) processes() (out []string, err error) {
 		if err != nil || ended(dir) {
 			continue
 		}
-		if (filepath.Dir(exe) == p.exeDir && network == ours) || p.names(string(groups)) {
+		if (filepath.Dir(exe) == p.ExeDir && network == ours) || p.names(string(groups)) {
 			out = append(out, fmt.Sprintf("%d %s", pid, bytes.TrimSpace(comm)))
 		}
 	}
@@ -104,11 +107,11 @@ func ended(dir string) bool {
 }
 
 // names reports whether a text names the installation.
-func (p place) names(s string) bool {
-	return p.installation != "" && strings.Contains(s, "astrabox") && strings.Contains(s, p.installation)
+func (p Place) names(s string) bool {
+	return p.Installation != "" && strings.Contains(s, "astrabox") && strings.Contains(s, p.Installation)
 }
 
-func (p place) mounts() (out []string, err error) {
+func (p Place) mounts() (out []string, err error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -122,7 +125,7 @@ func (p place) mounts() (out []string, err error) {
 }
 
 // directories are the installation's below /run/astrabox, and its lease of a subnet.
-func (p place) directories() (out []string, err error) {
+func (p Place) directories() (out []string, err error) {
 	found, err := filepath.Glob("/run/astrabox/*")
 	if err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func links() (out []string, err error) {
 	return out, err
 }
 
-func (p place) cgroups() (out []string, err error) {
+func (p Place) cgroups() (out []string, err error) {
 	for _, pattern := range []string{"/sys/fs/cgroup/astrabox*", "/sys/fs/cgroup/*/astrabox*"} {
 		tops, err := filepath.Glob(pattern)
 		if err != nil {
