@@ -67,6 +67,7 @@ const (
 	FileExists       Code = "FILE_EXISTS"
 	FileChanged      Code = "FILE_CHANGED"
 	FileRejected     Code = "FILE_REJECTED"
+	FileFailed       Code = "FILE_ERROR"
 	PathInvalid      Code = "PATH_INVALID"
 	PathEscapes      Code = "PATH_ESCAPES"
 	NotADirectory    Code = "NOT_A_DIRECTORY"
@@ -152,6 +153,7 @@ var catalogue = []Entry{
 	{FileExists, http.StatusConflict, false, "A file of that name exists."},
 	{FileChanged, http.StatusPreconditionFailed, false, "The file was changed meanwhile."},
 	{FileRejected, http.StatusBadRequest, false, "The sandbox refused the file operation."},
+	{FileFailed, http.StatusBadGateway, false, "The sandbox could not do the file operation."},
 	{PathInvalid, http.StatusBadRequest, false, "The path is not valid."},
 	{PathEscapes, http.StatusForbidden, false, "The path leads out of the workspace."},
 	{NotADirectory, http.StatusBadRequest, false, "It is not a folder."},

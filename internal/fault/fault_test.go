@@ -65,9 +65,10 @@ func TestFrom(t *testing.T) {
 		{"file exists", rejected(fs.ErrExist), FileExists, 409, false},
 		{"not empty is not exists", rejected(syscall.ENOTEMPTY), NotEmpty, 409, false},
 		{"disk full", rejected(syscall.ENOSPC), NoSpace, 507, false},
-		{"escapes", rejected(syscall.EXDEV), PathEscapes, 403, false},
-		{"sandbox's code", rejected(codedError("PATH_ESCAPES")), PathEscapes, 403, false},
-		{"sandbox's unknown code", rejected(codedError("WHAT")), FileRejected, 400, false},
+		{"escapes", rejected(syscall.EPERM), PathEscapes, 403, false},
+		{"not permitted", rejected(syscall.EACCES), PermissionDenied, 403, false},
+		{"a FIFO", rejected(syscall.ENODEV), NotRegular, 400, false},
+		{"a broken disk", rejected(syscall.EIO), FileFailed, 502, false},
 		{"rejected", rejected(secret), FileRejected, 400, false},
 		{"file unreachable", path(fmt.Errorf("%w: %w", sandbox.ErrUnreachable, secret)), SandboxUnreachable, 502, true},
 		{"file cancelled", path(context.Canceled), Cancelled, StatusClientClosed, true},
@@ -94,11 +95,6 @@ func TestFrom(t *testing.T) {
 		t.Error("nil is an error")
 	}
 }
-
-type codedError string
-
-func (c codedError) Error() string    { return string(c) }
-func (c codedError) FileCode() string { return string(c) }
 
 func TestTextsAreApart(t *testing.T) {
 	e := Wrap(SandboxStartFailed, errors.New("runc: exit status 1"), "The sandbox of %q could not be started.", "x")

@@ -97,13 +97,6 @@ func pathCode(err error) Code {
 			return m.code
 		}
 	}
-	// The sandbox's own refusal code, where the files client passes it on.
-	var coded interface{ FileCode() string }
-	if errors.As(err, &coded) {
-		if e, ok := byCode[Code(coded.FileCode())]; ok {
-			return e.Code
-		}
-	}
 	switch {
 	case errors.Is(err, sandbox.ErrPathRejected):
 		return FileRejected
@@ -130,8 +123,9 @@ var pathCodes = []struct {
 	{syscall.EDQUOT, NoSpace},
 	{syscall.ENOTDIR, NotADirectory},
 	{syscall.EISDIR, IsADirectory},
-	{syscall.EXDEV, PathEscapes},
-	{syscall.ELOOP, PathEscapes},
+	{syscall.ENODEV, NotRegular},
+	{syscall.EIO, FileFailed},
+	{syscall.EPERM, PathEscapes}, // what the files client says of a path that leads out
 	{fs.ErrPermission, PermissionDenied},
 	{fs.ErrInvalid, PathInvalid},
 	{syscall.ENAMETOOLONG, PathInvalid},
