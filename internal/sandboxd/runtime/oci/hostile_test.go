@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestNoWayOut looks from inside for the machine, for another sandbox and for
@@ -105,7 +108,8 @@ func TestNoWayOut(t *testing.T) {
 	if err := dialable(a.Addr.String()); err != nil {
 		t.Errorf("execd: %v", err)
 	}
-	enter("sh", "-c", "exec 3>&- 4>&-; (nc -l -p 8080 >/dev/null 2>&1 &) ; true")
+	closed := listenIn(t, st.PID, a.Addr.Addr().String()+":8080")
+	defer closed.Close()
 	start := time.Now()
 	if err := dialable(net.JoinHostPort(a.Addr.Addr().String(), "8080")); err == nil {
 		t.Error("the machine reached port 8080 of a sandbox")
@@ -113,31 +117,34 @@ func TestNoWayOut(t *testing.T) {
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("refusing took %v", took)
 	}
-	for _, pid := range p.listeners(st.PID) {
-		_ = pid.Kill()
-		_, _ = pid.Wait()
-	}
 }
 
-// listeners are processes of ours that entered the sandbox's network namespace.
-func (p place) listeners(pid int) []*os.Process {
-	want, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-	var ps []*os.Process
-	procs, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	for _, f := range procs {
-		if have, err := os.Readlink(f); err != nil || have != want {
-			continue
-		}
-		var n int
-		_, _ = fmt.Sscanf(f, "/proc/%d/", &n)
-		group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", n))
-		if n > 0 && !strings.Contains(string(group), "astrabox-"+p.cfg.Inst6) {
-			if proc, err := os.FindProcess(n); err == nil {
-				ps = append(ps, proc)
-			}
-		}
+// listenIn listens in the network namespace of process pid and makes sure that
+// one can connect from within.
+func listenIn(t *testing.T, pid int, addr string) net.Listener {
+	t.Helper()
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return ps
+	defer ns.Close()
+	var l net.Listener
+	done := make(chan error)
+	go func() {
+		goruntime.LockOSThread() // the thread ends with this function
+		err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		if err == nil {
+			l, err = net.Listen("tcp", addr)
+		}
+		if err == nil {
+			err = dialable(addr)
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 func TestTokenCantBeRead(t *testing.T) {
