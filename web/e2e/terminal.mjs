@@ -35,16 +35,17 @@ export async function terminal(t) {
     await has(page, "back-2");
   });
   await step("the terminal has the size of its panel, also after a change", async () => {
-    const size = async () => {
-      await type(page, "clear; echo size=$(stty size)=");
-      await poll("an answer", async () => /size=\d+ \d+=/.test(await text(page)));
-      return /size=(\d+) (\d+)=/.exec(await text(page)).slice(1).map(Number);
+    const size = async (mark) => {
+      await type(page, `echo ${mark}=$(stty size)=`);
+      const answer = new RegExp(`${mark}=(\\d+) (\\d+)=`);
+      await poll("an answer", async () => answer.test(await text(page)));
+      return answer.exec(await text(page)).slice(1).map(Number);
     };
-    const [rows, cols] = await size();
+    const [rows, cols] = await size("before");
     if (t.mock) return; // its terminals keep their size
     await page.setViewportSize({ width: 1500, height: 950 });
     await page.waitForTimeout(500);
-    const [more] = await size();
+    const [more] = await size("after");
     if (!(more > rows)) throw new Error(`rows ${rows} → ${more}, columns ${cols}`);
     await page.setViewportSize({ width: 1280, height: 800 });
   });

@@ -96,6 +96,7 @@ export const t = {
     examples: ["uname -a && id", "for i in 1 2 3 4 5; do echo step $i; sleep 1; done", "printf '\\033[32mgreen\\033[0m and \\033[1;31mred\\033[0m\\n'"],
     doctor: "This machine has something to fix",
     fix: "Fix",
+    remarks: (n: number) => (n === 1 ? "A remark about this machine" : `${n} remarks about this machine`),
   },
 
   composer: {

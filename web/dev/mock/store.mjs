@@ -19,6 +19,7 @@ export class Store {
   root = mkdtempSync(join(tmpdir(), "astrabox-mock-"));
   findings = [
     { id: "kernel", ok: true, severity: "error", summary: "The kernel has all that sandboxes need." },
+    { id: "disk-limit", ok: false, severity: "info", summary: "a sandbox's disk limit is watched, not enforced", fix: "give the state directory a file system of its own" },
     { id: "cgroup", ok: true, severity: "warning", summary: "Memory and process limits are enforced." },
   ];
 
@@ -61,7 +62,6 @@ export class Store {
     if (known) return known;
     const t = { id: id("turn"), conversation_id: c.id, client_message_id, text, state: "queued", created_at: now() };
     c.turns.push(t);
-    c.title ||= text.split("\n", 1)[0].slice(0, 60);
     this.emit(c, "message.accepted", { text, client_message_id }, t);
     void this.work(c);
     return t;

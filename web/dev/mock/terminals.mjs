@@ -16,7 +16,7 @@ export class Terminals {
 
   create(c, { cols, rows }) {
     const t = { id: `term_${randomUUID().slice(0, 8)}`, created_at: new Date().toISOString(), conversation: c.id, out: Buffer.alloc(0), oldest: 0, watchers: new Set() };
-    t.process = spawn("script", ["-qfc", `stty cols ${cols} rows ${rows}; exec bash --noprofile --norc -i`, "/dev/null"], {
+    t.process = spawn("script", ["-qefc", `stty cols ${cols} rows ${rows}; exec bash --noprofile --norc -i`, "/dev/null"], {
       cwd: c.dir, detached: true, env: { PATH: process.env.PATH, HOME: c.dir, TERM: "xterm-256color", LANG: "C.UTF-8", PS1: "\\[\\e[32m\\]agent\\[\\e[0m\\]:\\[\\e[34m\\]\\W\\[\\e[0m\\]$ " },
     });
     t.process.stdout.on("data", (d) => {

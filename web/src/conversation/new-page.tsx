@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Menu as MenuIcon, TriangleAlert } from "lucide-react";
 import { useRef, useState } from "react";
-import { api } from "../api";
+import { api, type Finding } from "../api";
 import { isShell, useConversations, useEnvironments, useTouch } from "../shell/conversations";
 import { useShell } from "../shell/layout";
 import { Mark } from "../shell/sidebar";
@@ -35,14 +35,16 @@ export function NewPage() {
   const all = agents.data ?? [];
   const agent = all.find((a) => a.name === chosen) ?? all.find((a) => isShell(a, environments)) ?? all[0];
   const isShellAgent = !agent || isShell(agent, environments);
-  const problems = (doctor.data ?? []).filter((f) => !f.ok);
+  const findings = (doctor.data ?? []).filter((f) => !f.ok);
+  const problems = findings.filter((f) => f.severity !== "info");
+  const remarks = findings.filter((f) => f.severity === "info");
 
   const start = async (text: string) => {
     setBusy(true);
     setFailed(undefined);
     if (attempt.current?.text !== text) attempt.current = { text, key: randomId() };
     try {
-      const c = await api.create({ agent: agent?.name }, attempt.current.key);
+      const c = await api.create({ agent: agent?.name, title: titleFrom(text) }, attempt.current.key);
       attempt.current = undefined;
       outbox.add(c.id, text);
       touch(c.id, c);
@@ -90,18 +92,37 @@ export function NewPage() {
           {problems.length > 0 && (
             <section aria-label={t.first.doctor} className="rounded-lg border border-wait/30 bg-wait-soft p-3">
               <h2 className="flex items-center gap-2 text-sm font-medium text-wait"><TriangleAlert aria-hidden className="size-4" />{t.first.doctor}</h2>
-              <ul className="mt-2 flex flex-col gap-2 text-sm">
-                {problems.map((f) => (
-                  <li key={f.id}>
-                    <p>{f.summary}</p>
-                    {f.fix && <p className="text-soft"><span className="text-faint">{t.first.fix}: </span><code className="text-xs wrap-anywhere">{f.fix}</code></p>}
-                  </li>
-                ))}
-              </ul>
+              <Findings list={problems} />
             </section>
+          )}
+          {remarks.length > 0 && (
+            <details className="text-xs text-faint">
+              <summary className="w-fit">{t.first.remarks(remarks.length)}</summary>
+              <Findings list={remarks} />
+            </details>
           )}
         </div>
       </div>
     </div>
   );
+}
+
+function Findings({ list }: { list: Finding[] }) {
+  return (
+    <ul className="mt-2 flex flex-col gap-2">
+      {list.map((f) => (
+        <li key={f.id} className="text-soft">
+          <p className="first-letter:uppercase">{f.summary}</p>
+          {f.fix && <p><span className="text-faint">{t.first.fix}: </span><code className="text-xs wrap-anywhere">{f.fix}</code></p>}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+/** The first line without control characters, short enough for a list. */
+export function titleFrom(text: string): string {
+  const line = text.trim().split(/[\r\n]/, 1)[0]!.replace(/\p{Cc}+/gu, " ").trim();
+  const chars = [...line];
+  return chars.length > 60 ? `${chars.slice(0, 59).join("").trimEnd()}…` : line;
 }

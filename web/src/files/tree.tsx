@@ -39,7 +39,7 @@ export function Tree({ root, rows, current, chosen, onChoose, creating, dropAt, 
     const r = rows[i];
     if (!r) return;
     onChoose(r.entry.path);
-    box.current?.querySelector<HTMLElement>(`[data-path="${CSS.escape(r.entry.path)}"]`)?.focus();
+    [...(box.current?.querySelectorAll<HTMLElement>("[data-path]") ?? [])].find((e) => e.dataset.path === r.entry.path)?.focus();
   };
   const onKey = (e: KeyboardEvent) => {
     if (e.target instanceof HTMLInputElement || e.ctrlKey || e.metaKey || e.altKey) return;

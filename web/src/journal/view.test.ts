@@ -125,7 +125,7 @@ describe("apply", () => {
       ["sandbox.starting", { step: "create" }],
       ["turn.ended", { reason: "undelivered", error: { code: "SANDBOX_START_FAILED", message: "no room" } }, "t1"],
     ));
-    expect(turn(failed)).toMatchObject({ state: "undelivered", parts: [{ phase: "failed", reason: "no room" }] });
+    expect(turn(failed)).toMatchObject({ state: "undelivered", error: { message: "no room" }, parts: [{ phase: "failed" }] });
   });
 
   it("lets go of the oldest output past the limit and says how much", () => {

@@ -166,8 +166,9 @@ class Draft {
       t.parts.forEach((p, i) => {
         if (p.kind === "tool" && p.status === "running") this.edit(t, i, { status: "stopped", ms: since(p.startedAt, e.at) });
         if (p.kind === "text" && !p.done) this.edit(t, i, { done: true });
+        // Why is said by the turn.
         if (p.kind === "story" && (p.phase === "starting" || p.phase === "resuming"))
-          this.edit(t, i, { phase: "failed", at: e.at, reason: e.data.error?.message });
+          this.edit(t, i, { phase: "failed", at: e.at });
       });
     });
   }

@@ -44,6 +44,15 @@ export function useTouch() {
   }, [queries]);
 }
 
+/** Takes a conversation that is deleted off the list, without waiting for the list to be asked for. */
+export function useForget() {
+  const queries = useQueryClient();
+  return useCallback((id: string) => {
+    queries.setQueryData<InfiniteData<Page>>(["conversations"], (d) =>
+      d && { ...d, pages: d.pages.map((p) => ({ ...p, items: (p.items ?? []).filter((c) => c.id !== id) })) });
+  }, [queries]);
+}
+
 /** One word and one colour for all that a conversation is at the moment. */
 export function stateOf(c: Conversation): { text: string; tone: Tone; pulse?: boolean } {
   if (c.state === "deleting") return { text: t.state.deleting, tone: "wait", pulse: true };

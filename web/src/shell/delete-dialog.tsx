@@ -7,7 +7,7 @@ import { t } from "../strings";
 import { Button } from "../ui/button";
 import { Question, QuestionCancel } from "../ui/dialog";
 import { Problem, Spinner } from "../ui/parts";
-import { titleOf, useTouch } from "./conversations";
+import { titleOf, useForget, useTouch } from "./conversations";
 
 type Step = { at: "ask" } | { at: "working" } | { at: "pending"; proof?: Destruction } | { at: "done"; proof?: Destruction } | { at: "failed"; error: unknown };
 
@@ -47,11 +47,13 @@ export function DeleteDialog({ conversation: c, onClose }: { conversation: Conve
     else if (later.error instanceof ApiError && (later.error.status === 404 || later.error.status === 410)) setStep({ at: "done", proof: step.proof });
   }, [step, later.data, later.error]);
 
+  const forget = useForget();
   const close = () => {
     onClose();
     if (step.at === "done" || step.at === "pending") {
       if (shown) void navigate({ to: "/" });
       queries.removeQueries({ queryKey: ["conversation", c.id] });
+      if (step.at === "done") forget(c.id);
       touch();
     }
   };

@@ -55,7 +55,12 @@ export function Tip({ text, children }: { text: string; children: ReactNode }) {
     <Tooltip.Root>
       <Tooltip.Trigger asChild>{children}</Tooltip.Trigger>
       <Tooltip.Portal>
-        <Tooltip.Content sideOffset={6} collisionPadding={8} className="pointer-events-none z-50 max-w-64 rounded-md bg-ink px-2 py-1 text-xs text-invert">
+        <Tooltip.Content
+          sideOffset={6}
+          collisionPadding={8}
+          // A finger doesn't hover; it would see tips of what just got the focus.
+          className="pointer-events-none z-50 max-w-64 coarse:hidden rounded-md bg-ink px-2 py-1 text-xs text-invert"
+        >
           {text}
         </Tooltip.Content>
       </Tooltip.Portal>
