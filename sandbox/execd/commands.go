@@ -75,7 +75,7 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	if resp.Header.Get("Content-Type") != wire.OutputType {
 		return none, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox answers commands in another form")
 	}
-	r := outputReader{r: bufio.NewReaderSize(resp.Body, wire.MaxFrame+wire.FrameHeaderSize), stop: stop}
+	r := outputReader{r: bufio.NewReader(resp.Body), stop: stop}
 	exit, err := r.read(stdout, stderr)
 	switch {
 	case err != nil && ctx.Err() != nil:

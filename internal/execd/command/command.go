@@ -136,8 +136,8 @@ func (r *Runner) Run(ctx context.Context, c Run) (Result, error) {
 		})
 	}
 	timedOut := r.await(ctx, ch, c, mark)
-	for _, p := range pumps {
-		p.pump.Exited()
+	for i := range pumps { // the rest of each belongs to its reader
+		pumps[i].pump.Exited()
 	}
 	reading.Wait()
 	for _, p := range pumps {

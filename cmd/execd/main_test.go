@@ -1,0 +1,390 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/sandbox"
+	client "github.com/astrabox/astrabox/sandbox/execd"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+const (
+	token    = "a-token-for-tests"
+	patience = 20 * time.Second
+	// runMain makes the test binary be the program: "main", or "pid1" when it
+	// is the first process of its PID namespace.
+	runMain = "EXECD_TEST_RUN"
+)
+
+func TestMain(m *testing.M) {
+	switch how := os.Getenv(runMain); how {
+	case "":
+		os.Exit(m.Run())
+	case "pid1":
+		if err := ownProc(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fallthrough
+	default:
+		os.Unsetenv(runMain)
+		main()
+	}
+}
+
+// ownProc shows the PID namespace in /proc.
+func ownProc() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount /: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	return nil
+}
+
+// daemon is a running program.
+type daemon struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	conn *client.Conn
+}
+
+type setup struct {
+	pid1    bool
+	shell   string   // a line for sh that ends in exec "$@"; empty: none
+	args    []string // besides --listen, --token-fd and --ready-fd
+	inherit bool     // leave an open descriptor behind
+}
+
+// start starts the program and waits until it says that it is ready.
+func start(t *testing.T, s setup) *daemon {
+	t.Helper()
+	if s.pid1 && os.Geteuid() != 0 {
+		t.Skip("a PID namespace needs root")
+	}
+	addr := freePort(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{self, "--listen", addr, "--token-fd", "3", "--ready-fd", "4"}, s.args...)
+	if s.shell != "" {
+		args = append([]string{"/bin/sh", "-c", s.shell, "sh"}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = t.Output()
+	cmd.Env = append(os.Environ(), runMain+"=main")
+	if s.pid1 {
+		cmd.Env = append(os.Environ(), runMain+"=pid1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	}
+	tokenR, tokenW := pipe(t)
+	readyR, readyW := pipe(t)
+	cmd.ExtraFiles = []*os.File{tokenR, readyW}
+	if s.inherit {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, tokenR, tokenR, tokenR)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	tokenR.Close()
+	readyW.Close()
+	if _, err := tokenW.WriteString(token + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	tokenW.Close()
+	if b, err := io.ReadAll(readyR); err != nil || string(b) != "ready\n" {
+		t.Fatalf("the daemon isn't ready: %q, %v", b, err)
+	}
+	u := &url.URL{Scheme: "http", Host: addr}
+	return &daemon{t, cmd, client.Dial(client.Fixed(sandbox.Endpoint{URL: u, Headers: map[string]string{wire.HeaderToken: token}}), nil)}
+}
+
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func ctx(t *testing.T) context.Context {
+	c, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return c
+}
+
+func (d *daemon) run(line string) sandbox.CommandResult {
+	d.t.Helper()
+	res, err := client.Commands(d.conn).Run(ctx(d.t), sandbox.Command{Line: line})
+	if err != nil {
+		d.t.Fatalf("%s: %v", line, err)
+	}
+	return res
+}
+
+// out is the trimmed output of a command that has to succeed.
+func (d *daemon) out(line string) string {
+	d.t.Helper()
+	res := d.run(line)
+	if res.ExitCode != 0 {
+		d.t.Fatalf("%s: %+v", line, res)
+	}
+	return strings.TrimSpace(string(res.Stdout))
+}
+
+// exit waits for the program's exit code.
+func (d *daemon) exit(within time.Duration) int {
+	d.t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- d.cmd.Wait() }()
+	select {
+	case err := <-done:
+		var e *exec.ExitError
+		if err != nil && !errors.As(err, &e) {
+			d.t.Fatal(err)
+		}
+		return d.cmd.ProcessState.ExitCode()
+	case <-time.After(within):
+		d.t.Fatalf("still running after %v", within)
+		return 0
+	}
+}
+
+func (d *daemon) signal(sig syscall.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(sig); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// Orphans are reaped, and no command loses its exit status to that.
+func TestOrphansAreReaped(t *testing.T) {
+	d := start(t, setup{pid1: true, args: []string{"--", "sleep", "1000"}})
+	if pid1 := d.out("cat /proc/1/comm"); pid1 != "execd.test" && !strings.HasPrefix("execd.test", pid1) {
+		t.Fatalf("PID 1 is %q", pid1)
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 40 {
+				want := (w*40 + i) % 120
+				res, err := client.Commands(d.conn).Run(ctx(t), sandbox.Command{Line: fmt.Sprintf(
+					"for i in 1 2 3; do (setsid sh -c 'exit 9' &); done; exit %d", want)})
+				if err != nil || res.ExitCode != want {
+					t.Errorf("exit %d, %v, want %d", res.ExitCode, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	end := time.Now().Add(patience)
+	for d.out("grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l") != "0" {
+		if time.Now().After(end) {
+			t.Fatal("zombies stay")
+		}
+	}
+}
+
+func TestTokenStaysWithTheDaemon(t *testing.T) {
+	d := start(t, setup{pid1: true, args: []string{"--", "sleep", "1000"}})
+	for _, line := range []string{"env", "tr '\\0' '\\n' < /proc/1/environ", "tr '\\0' ' ' < /proc/1/cmdline", "ls -l /proc/self/fd"} {
+		if res := d.run(line); strings.Contains(string(res.Stdout), token) {
+			t.Errorf("%s shows the token", line)
+		}
+	}
+	// Not even an account's programs get at the daemon's memory or files.
+	p := client.Processes(d.conn)
+	id, err := p.Start(ctx(t), sandbox.ProcessSpec{Key: "k", User: "nobody", Line: "cat /proc/1/environ /proc/1/maps; ls /proc/1/fd; exit 0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := p.Attach(ctx(t), id, sandbox.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	for {
+		f, err := a.Recv(ctx(t))
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Channel == sandbox.Stdout && len(f.Data) > 0 {
+			t.Errorf("readable: %q", f.Data)
+		}
+	}
+}
+
+func TestEndOfTheEntrypoint(t *testing.T) {
+	for name, c := range map[string]struct {
+		entrypoint []string
+		want       int
+	}{
+		"status":      {[]string{"sh", "-c", "exit 7"}, 7},
+		"success":     {[]string{"true"}, 0},
+		"signal":      {[]string{"sh", "-c", "kill -TERM $$"}, 128 + 15},
+		"missing":     {[]string{"/no/such/program"}, 127},
+		"not in PATH": {[]string{"no-such-program"}, 127},
+		"no program":  {[]string{"/etc/passwd"}, 126},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, setup{pid1: true, args: append([]string{"--"}, c.entrypoint...)})
+			if got := d.exit(patience); got != c.want {
+				t.Errorf("exit %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestSignalsReachTheEntrypoint(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, setup{pid1: true, args: []string{"--", "sh", "-c", fmt.Sprintf(
+		`cd %s; trap 'echo usr1 > usr1' USR1; trap 'exit 42' TERM; echo up > up; while :; do sleep 0.01; done`, dir)}})
+	has := func(name string) {
+		t.Helper()
+		if res := d.run("for i in $(seq 1000); do test -s " + dir + "/" + name + " && exit 0; sleep 0.01; done; exit 1"); res.ExitCode != 0 {
+			t.Fatalf("no %s", name)
+		}
+	}
+	has("up")
+	d.signal(syscall.SIGUSR1)
+	has("usr1")
+	d.signal(syscall.SIGTERM)
+	if got := d.exit(patience); got != 42 {
+		t.Errorf("exit %d, want 42", got)
+	}
+}
+
+// SIGTERM ends the daemon in the time that it is given, whatever runs, and
+// clients get to know how it ended.
+func TestGracefulEnd(t *testing.T) {
+	d := start(t, setup{args: []string{"--graceful-shutdown-timeout", "500ms"}})
+	results := make(chan string, 2)
+	for _, line := range []string{
+		"trap 'echo bye; exit 3' TERM; touch $F.polite; while :; do sleep 0.01; done",
+		"trap '' TERM; touch $F.deaf; while :; do sleep 0.01; done",
+	} {
+		go func() {
+			res, err := client.Commands(d.conn).Run(ctx(t), sandbox.Command{Line: line, Env: map[string]string{"F": t.TempDir() + "/f"}})
+			results <- fmt.Sprintf("%q %d %v", res.Stdout, res.ExitCode, err)
+		}()
+	}
+	p := client.Processes(d.conn)
+	id, err := p.Start(ctx(t), sandbox.ProcessSpec{Key: "k", TTY: &sandbox.Size{Cols: 80, Rows: 24}, Line: "exec bash --norc -i"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := p.Attach(ctx(t), id, sandbox.AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.Recv(ctx(t)); err != nil { // the prompt: the shell is ready
+		t.Fatal(err)
+	}
+	if res := d.run("for i in $(seq 1000); do pgrep -f 'touch .F[.]deaf' && pgrep -f 'touch .F[.]polite' && exit 0; sleep 0.01; done; exit 1"); res.ExitCode != 0 {
+		t.Fatal("the commands don't run")
+	}
+	begun := time.Now()
+	d.signal(syscall.SIGTERM)
+	for {
+		f, err := a.Recv(ctx(t))
+		if err != nil {
+			t.Errorf("the terminal ended without an exit: %v", err)
+			break
+		}
+		if f.Exit != nil {
+			break
+		}
+	}
+	got := map[string]bool{<-results: true, <-results: true}
+	if !got[`"bye\n" 3 <nil>`] || !got[`"" 137 <nil>`] {
+		t.Errorf("%v", got)
+	}
+	if code := d.exit(patience); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+// What the daemon inherited doesn't reach its children.
+func TestChildrenStartClean(t *testing.T) {
+	d := start(t, setup{
+		shell:   `trap '' INT QUIT HUP TERM TSTP TTIN TTOU PIPE USR1 USR2; exec "$@"`,
+		inherit: true,
+	})
+	if got := d.out("sed -n 's/^SigIgn:\t//p' /proc/self/status"); strings.Trim(got, "0") != "" {
+		t.Errorf("ignored signals: %s", got)
+	}
+	if got := d.out("ls /proc/self/fd | wc -l"); got != "4" {
+		t.Errorf("%s descriptors, want 4", got)
+	}
+	if got := d.out("cat /proc/self/oom_score_adj"); got != "500" {
+		t.Errorf("oom_score_adj %s, want 500", got)
+	}
+	own, err := os.ReadFile("/proc/" + strconv.Itoa(d.cmd.Process.Pid) + "/oom_score_adj")
+	if err != nil || strings.TrimSpace(string(own)) == "500" {
+		t.Errorf("the daemon's own score is %q, %v", own, err)
+	}
+	d.signal(syscall.SIGTERM)
+	if code := d.exit(patience); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Setenv("EXECD_ACCESS_TOKEN", "")
+	for _, args := range [][]string{
+		{}, {"--token-fd", "999"}, {"--nope"}, {"--no-token", "--graceful-shutdown-timeout", "-1s"},
+	} {
+		if o, err := options(args); err == nil {
+			t.Errorf("%v is accepted: %+v", args, o.Listen)
+		}
+	}
+	t.Setenv("EXECD_ACCESS_TOKEN", token)
+	o, err := options([]string{"--port", "1234", "--", "a", "--b"})
+	if err != nil || o.Token != token || o.Listen != "0.0.0.0:1234" || len(o.Entrypoint) != 2 {
+		t.Errorf("%v, %v", o.Entrypoint, err)
+	}
+	if v, ok := os.LookupEnv("EXECD_ACCESS_TOKEN"); ok {
+		t.Errorf("the token stays in the environment: %v", v != "")
+	}
+}
