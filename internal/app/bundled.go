@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,14 +90,22 @@ func (b *bundled) end(ctx context.Context, c Config) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	if err := terminate(ctx, b.cfg.StateDir); err != nil {
+	switch err := terminate(ctx, b.cfg.StateDir); {
+	case errors.Is(err, errNotOurs):
+		c.Log.Info("the sandbox service was not started by this program and goes on")
+		return nil
+	case err != nil:
 		return fmt.Errorf("stop sandboxd: %w", err)
 	}
 	return nil
 }
 
+// errNotOurs: a service runs, and this program didn't start it.
+var errNotOurs = errors.New("it was not started by this program")
+
 // terminate sends SIGTERM to the service of a state directory and waits until
-// it has let go of the directory.
+// it has let go of the directory. One that somebody else started, a system
+// service for example, is left alone: errNotOurs.
 func terminate(ctx context.Context, stateDir string) error {
 	var l sandboxd.Listening
 	for {
@@ -128,8 +135,8 @@ func terminate(ctx context.Context, stateDir string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !serves(l.PID, stateDir) {
-		return fmt.Errorf("process %d is not the service of %s", l.PID, stateDir)
+	if !launched(l.PID, stateDir) {
+		return errNotOurs
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
@@ -147,18 +154,19 @@ func terminate(ctx context.Context, stateDir string) error {
 	}
 }
 
-// serves reports whether a process was started as the service of stateDir.
-func serves(pid int, stateDir string) bool {
+// launched reports whether a process is a service that package launch started
+// for stateDir: it has that command, and its log as its standard error.
+func launched(pid int, stateDir string) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), "sandboxd") {
+		return false
+	}
+	log, err := os.Stat(sandboxd.LogFile(stateDir))
 	if err != nil {
 		return false
 	}
-	var args []string
-	for arg := range bytes.SplitSeq(bytes.TrimSuffix(line, []byte{0}), []byte{0}) {
-		args = append(args, string(arg))
-	}
-	i := slices.Index(args, "--state-dir")
-	return slices.Contains(args, "sandboxd") && i >= 0 && i+1 < len(args) && filepath.Clean(args[i+1]) == filepath.Clean(stateDir)
+	own, err := os.Stat(fmt.Sprintf("/proc/%d/fd/2", pid)) // follows to the file itself
+	return err == nil && os.SameFile(log, own)
 }
 
 // path finds a program of ours: as the setting says, else beside this one.

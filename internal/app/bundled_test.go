@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -73,14 +74,23 @@ func mustChoose(t *testing.T) backends {
 }
 
 // service is a program that holds the lock of a state directory until it gets
-// SIGTERM, with the command line of the real one or of something else.
-func service(t *testing.T, stateDir string, args ...string) *exec.Cmd {
+// SIGTERM, with the command line of the real one or of something else, and the
+// log of a directory as its standard error.
+func service(t *testing.T, stateDir, logOf string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestServiceProcess$", "--"}, args...)...)
 	cmd.Env = append(os.Environ(), "ASTRABOX_TEST_SERVICE="+stateDir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if args[0] == "sandboxd" {
+		log, err := os.Create(sandboxd.LogFile(logOf))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		cmd.Stderr = log
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -121,7 +131,7 @@ func TestTerminate(t *testing.T) {
 	if err := terminate(ctx, dir); err != nil {
 		t.Errorf("nothing runs: %v", err)
 	}
-	cmd := service(t, dir, "sandboxd", "--state-dir", dir)
+	cmd := service(t, dir, dir, "sandboxd", "--state-dir", dir)
 	if err := terminate(ctx, dir); err != nil {
 		t.Error(err)
 	}
@@ -130,14 +140,17 @@ func TestTerminate(t *testing.T) {
 	}
 }
 
-// A number that belongs to another process by now is not signalled.
+// A number that belongs to another process by now, and a service that somebody
+// else runs, are not signalled.
 func TestTerminateSparesOthers(t *testing.T) {
-	dir := t.TempDir()
+	dir, other := t.TempDir(), t.TempDir()
 	mkdir(t, sandboxd.Dir(dir), 0o700)
-	for _, args := range [][]string{{"editor", dir}, {"sandboxd", "--state-dir", dir + "-of-another"}, {"sandboxd"}} {
-		cmd := service(t, dir, args...)
-		if err := terminate(t.Context(), dir); err == nil {
-			t.Errorf("%v was taken for the service", args)
+	mkdir(t, sandboxd.Dir(other), 0o700)
+	write(t, sandboxd.LogFile(dir), "")
+	for _, args := range [][]string{{"editor", dir}, {"sandboxd", "--state-dir", dir}} {
+		cmd := service(t, dir, other, args...)
+		if err := terminate(t.Context(), dir); !errors.Is(err, errNotOurs) {
+			t.Errorf("%v: %v", args, err)
 		}
 		if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
 			t.Errorf("%v: %v", args, err)

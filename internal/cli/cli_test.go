@@ -164,6 +164,7 @@ func TestExitCodes(t *testing.T) {
 		{"files put " + id + " x --new --if-version v", 2, "if-version"},
 		{"serve --log-level loud", 2, "log-level"},
 		{"serve --idle-after soon", 2, "idle-after"},
+		{"serve --idle-after 0s", 2, "idle-after"},
 		{"--server ftp://x env list", 2, "address of a server"},
 		{"--server http://user:pass@x env list", 2, "address of a server"},
 		{"terminal attach " + id, 2, "not a terminal"},

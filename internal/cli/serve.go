@@ -70,6 +70,9 @@ sandboxes are paused; --keep-sandboxes leaves them running.`,
 			if config.Log, err = c.logger(level); err != nil {
 				return err
 			}
+			if config.IdleAfter == 0 {
+				return usage("--idle-after must not be 0; negative means never")
+			}
 			ctx, done := c.untilInterrupted(cmd.Context())
 			defer done()
 			return app.Run(ctx, config)
