@@ -33,7 +33,7 @@ type Config struct {
 type Instance struct {
 	cfg    Config
 	cmd    *exec.Cmd
-	exited chan error
+	exited chan struct{} // closed when it has ended
 }
 
 // New gives an instance that isn't started yet.
@@ -60,17 +60,20 @@ func (i *Instance) Start(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	i.cmd, i.exited = cmd, make(chan error, 1)
-	go func(exited chan<- error) { exited <- cmd.Wait() }(i.exited)
+	i.cmd, i.exited = cmd, make(chan struct{})
+	go func(exited chan<- struct{}) {
+		defer close(exited)
+		_ = cmd.Wait() // the process state says how it ended
+	}(i.exited)
 
 	for {
 		if i.ready(ctx) {
 			return nil
 		}
 		select {
-		case err := <-i.exited:
+		case <-i.exited:
 			i.cmd = nil
-			return fmt.Errorf("the server ended while it started (%v); its log ends:\n%s", err, i.logTail())
+			return fmt.Errorf("the server ended while it started (%s); its log ends:\n%s", cmd.ProcessState, i.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("expected the server to become ready, it didn't; its log ends:\n%s", i.logTail())
 		case <-time.After(10 * time.Millisecond):
@@ -108,7 +111,7 @@ func (i *Instance) Kill() error {
 	if err := i.cmd.Process.Kill(); err != nil {
 		return err
 	}
-	_ = <-i.exited // a killed process has no status worth telling
+	<-i.exited
 	i.cmd = nil
 	return nil
 }
@@ -119,10 +122,11 @@ func (i *Instance) Stop(ctx context.Context) error {
 		return err
 	}
 	select {
-	case err := <-i.exited:
+	case <-i.exited:
+		state := i.cmd.ProcessState
 		i.cmd = nil
-		if err != nil {
-			return fmt.Errorf("expected the server to end with status 0, saw: %w; its log ends:\n%s", err, i.logTail())
+		if !state.Success() {
+			return fmt.Errorf("expected the server to end with status 0, saw: %s; its log ends:\n%s", state, i.logTail())
 		}
 		return nil
 	case <-ctx.Done():
