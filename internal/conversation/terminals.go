@@ -97,10 +97,19 @@ func (s *Service) Terminals(ctx context.Context, id string) ([]model.Terminal, e
 	return out, nil
 }
 
+// terminal finds a terminal's row; what is unknown, the conversation or the
+// terminal, is said.
+func (s *Service) terminal(ctx context.Context, id, terminalID string) (*model.TerminalRecord, error) {
+	if _, err := s.store.Record(ctx, id); err != nil {
+		return nil, err
+	}
+	return s.store.Terminal(ctx, id, terminalID)
+}
+
 // DeleteTerminal ends the terminal and everything that its shell started. It
 // wakes no sandbox: the terminals of one that is paused are gone already.
 func (s *Service) DeleteTerminal(ctx context.Context, id, terminalID string) error {
-	rec, err := s.store.Terminal(ctx, id, terminalID)
+	rec, err := s.terminal(ctx, id, terminalID)
 	if err != nil {
 		return err
 	}
@@ -122,7 +131,7 @@ func (s *Service) DeleteTerminal(ctx context.Context, id, terminalID string) err
 // a pause is TERMINAL_NOT_FOUND, with the reason. ctx bounds the handshake
 // only. Input and output count as activity; a terminal that is only open doesn't.
 func (s *Service) AttachTerminal(ctx context.Context, id, terminalID string, o sandbox.AttachOptions) (sandbox.Attachment, error) {
-	rec, err := s.store.Terminal(ctx, id, terminalID)
+	rec, err := s.terminal(ctx, id, terminalID)
 	if err != nil {
 		return nil, err
 	}
