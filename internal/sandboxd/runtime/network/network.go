@@ -36,6 +36,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -221,7 +222,41 @@ func (n *Network) plug(ns int, l Link) error {
 	if err := in.RouteAdd(&netlink.Route{LinkIndex: idx, Dst: gw, Src: box.IP, Scope: netlink.SCOPE_LINK}); err != nil {
 		return fmt.Errorf("eth0: route: %w", err)
 	}
+
+	machine := &netlink.Handle{} // of the namespace that we are in
+	if err := running(machine, host); err != nil {
+		return err
+	}
+	if err := running(in, idx); err != nil {
+		return fmt.Errorf("eth0: %w", err)
+	}
 	return nil
+}
+
+// runningTime is far more than the kernel takes, which is less than a
+// millisecond on an idle machine.
+const runningTime = 5 * time.Second
+
+// running waits until the link sends what it is given. The kernel turns a
+// link's queue on only some time after its other end came up, and drops all
+// packets until then: a connection that is opened meanwhile loses its first
+// packet, and that costs a second.
+func running(h *netlink.Handle, index int) error {
+	const first, longest = 50 * time.Microsecond, 5 * time.Millisecond
+	deadline := time.Now().Add(runningTime)
+	for pause := first; ; pause = min(2*pause, longest) {
+		l, err := h.LinkByIndex(index)
+		if err != nil {
+			return fmt.Errorf("state: %w", err)
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("it is %s after %v", l.Attrs().OperState, runningTime)
+		}
+		time.Sleep(pause)
+	}
 }
 
 // Unplug removes a link, with its address, routes and other end, and returns
