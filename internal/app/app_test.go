@@ -285,6 +285,17 @@ func TestInstallationStays(t *testing.T) {
 	}
 }
 
+func TestDoctorLeavesNothing(t *testing.T) {
+	c, _ := external(t, map[string]string{"ASTRABOX_SANDBOX_OPENAPI_BASE_URL": ""})
+	findings, err := Doctor(t.Context(), c)
+	if err != nil || len(findings) < 3 {
+		t.Errorf("%v %v", findings, err)
+	}
+	if _, err := os.Lstat(c.StateDir); !os.IsNotExist(err) {
+		t.Errorf("the state directory: %v", err)
+	}
+}
+
 func TestRefuseNamesTheFix(t *testing.T) {
 	err := refuse([]wire.Finding{
 		{ID: "root", Severity: "error", Summary: "this process runs as user 1000", Fix: "start it with sudo"},

@@ -2,9 +2,12 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -65,6 +68,13 @@ func Doctor(ctx context.Context, c Config) ([]wire.Finding, error) {
 	b, err := chooseBackends(c.Getenv, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
+	}
+	// Looking at the state directory makes it. Where it wasn't, it is taken away
+	// again: a look leaves nothing.
+	for _, dir := range []string{c.StateDir, sandboxd.Dir(c.StateDir)} {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			defer os.Remove(dir) // the inner one first; only an empty one goes
+		}
 	}
 	return doctor(ctx, c.environment(c.StateDir, b)), nil
 }

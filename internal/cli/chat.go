@@ -209,7 +209,7 @@ func (c *chat) say(ctx context.Context, text string) error {
 	defer func() { cancel(); <-stopped }()
 	for e, err := range c.api.Stream(ctx, c.id, c.after) {
 		if err != nil {
-			c.view.rest()
+			_ = c.view.rest() // the talk is over
 			if errors.Is(err, context.Canceled) {
 				c.note("left; the turn goes on in %s", c.id)
 				return exitError(ExitInterrupted)
@@ -231,7 +231,7 @@ func (c *chat) say(ctx context.Context, text string) error {
 			return c.ended(e)
 		}
 	}
-	c.view.rest()
+	_ = c.view.rest() // the talk is over
 	return errors.New("the conversation was deleted")
 }
 
@@ -287,7 +287,9 @@ func (c *chat) onInterrupt(ctx context.Context, leave func()) {
 
 // ended turns the end of a turn into an exit code.
 func (c *chat) ended(e model.Event) error {
-	c.view.rest()
+	if err := c.view.rest(); err != nil {
+		return err
+	}
 	end, err := wire.Data[agentprogram.TurnEnd](e)
 	if err != nil {
 		return fmt.Errorf("the end of the turn can't be read: %w", err)

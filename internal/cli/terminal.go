@@ -123,8 +123,7 @@ func (c *command) talk(ctx context.Context, stdin *os.File, t *client.Terminal, 
 		case <-left:
 			fmt.Fprintf(c.Stderr, "\r\nleft; go on with: terminal attach … %s\r\n", id)
 			cancel()
-			<-ended
-			return nil
+			return <-ended
 		case <-resized:
 			fit()
 		}
@@ -167,10 +166,10 @@ func (c *command) shown(ctx context.Context, t *client.Terminal) error {
 			return exitError(code)
 		case err != nil && websocket.CloseStatus(err) == websocket.StatusGoingAway:
 			return errors.New("the server stops")
-		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("the connection was lost: %w", err)
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // the person left
 		case err != nil:
-			return nil
+			return fmt.Errorf("the connection was lost: %w", err)
 		case frame == nil:
 			if _, err := c.Stdout.Write(output); err != nil {
 				return err

@@ -19,7 +19,7 @@ func From(err error) *Error {
 	}
 	var own *Error
 	if errors.As(err, &own) {
-		if err == error(own) {
+		if err == error(own) { //nolint:errorlint // is it err itself, with nothing around it?
 			return own
 		}
 		outer := *own

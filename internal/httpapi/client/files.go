@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,7 +21,7 @@ func (c *Client) Files(ctx context.Context, id, path string, depth int) (out wir
 // Download gives a file's content; its size is -1 when the server didn't say.
 // The caller closes it. Reading ends with an *Unreachable when it breaks off.
 func (c *Client) Download(ctx context.Context, id, path string) (content io.ReadCloser, size int64, err error) {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: one(id) + "/files/content", query: url.Values{"path": {path}}})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: one(id) + "/files/content", query: url.Values{"path": {path}}}) //nolint:bodyclose // download closes it
 	if err != nil {
 		return nil, 0, err
 	}
@@ -37,7 +38,7 @@ type download struct {
 
 func (d *download) Read(p []byte) (int, error) {
 	n, err := d.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = d.c.lost(d.ctx, err)
 	}
 	return n, err

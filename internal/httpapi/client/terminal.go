@@ -45,7 +45,7 @@ func (c *Client) Attach(ctx context.Context, id, terminalID, mode string, since 
 	u := *c.base
 	u.Path += "/api/v1/conversations/" + id + "/terminals/" + terminalID + "/attach"
 	u.RawQuery = url.Values{"mode": {mode}, "since": {strconv.FormatInt(since, 10)}}.Encode()
-	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{HTTPClient: c.http, Subprotocols: []string{wire.TerminalProtocol}})
+	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{HTTPClient: c.http, Subprotocols: []string{wire.TerminalProtocol}}) //nolint:bodyclose // Dial leaves nothing to close
 	if resp != nil && err != nil {
 		return nil, &Problem{wire.Problem{Status: resp.StatusCode, Detail: "The terminal can't be attached to: " + resp.Status + "."}}
 	}
