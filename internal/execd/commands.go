@@ -34,7 +34,7 @@ func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(r.Header.Get("Accept"), wire.OutputType):
 		s.frameCommand(w, r, req)
 	default:
-		refuse(w, http.StatusNotAcceptable, wire.CodeInvalidBody, "accept "+wire.OutputType)
+		s.eventCommand(w, r, req)
 	}
 }
 

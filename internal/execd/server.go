@@ -28,6 +28,7 @@ const (
 	maxHeader      = 64 << 10
 	headerTime     = 10 * time.Second
 	idleTime       = 5 * time.Minute
+	flushTime      = 100 * time.Millisecond
 )
 
 // Config is what a Server needs.
@@ -44,15 +45,16 @@ type Config struct {
 
 // Server answers the requests of one daemon.
 type Server struct {
-	cfg       Config
-	token     [sha256.Size]byte
-	handler   http.Handler
-	http      *http.Server
-	commands  *command.Runner
-	processes *process.Manager
-	stopping  atomic.Bool
-
-	sockets sync.WaitGroup // attached WebSockets, which the HTTP server doesn't wait for
+	cfg        Config
+	token      [sha256.Size]byte
+	handler    http.Handler
+	http       *http.Server
+	commands   *command.Runner
+	processes  *process.Manager
+	stopping   atomic.Bool
+	records    records
+	background sync.WaitGroup // commands of the older protocol that nobody waits for
+	requests   atomic.Int64   // being answered, attached WebSockets included
 }
 
 // New makes a Server. [Server.Shutdown] ends it.
@@ -83,6 +85,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /ping", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /version", s.version)
 	mux.HandleFunc("POST /command", s.postCommand)
+	mux.HandleFunc("DELETE /command", s.interruptCommand)
+	mux.HandleFunc("GET /command/{one}/{two}", s.commandByID)
 	mux.HandleFunc("POST /pty", s.postProcess)
 	mux.HandleFunc("GET /pty/{id}", s.getProcess)
 	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
@@ -103,6 +107,8 @@ func (s *Server) routes() http.Handler {
 func (s *Server) guard(next http.Handler) http.Handler {
 	name := wire.ServerName + "/" + s.cfg.Version
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.requests.Add(1)
+		defer s.requests.Add(-1)
 		w.Header().Set(wire.HeaderServer, name)
 		if !s.authorised(r) {
 			reply(w, http.StatusUnauthorized, struct {
@@ -165,9 +171,14 @@ func (s *Server) Stop() {
 
 // Quiet waits until nothing runs, or ctx ends.
 func (s *Server) Quiet(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Millisecond)
+	poll(ctx, func() bool { return s.commands.Active() == 0 && s.processes.Active() == 0 })
+}
+
+// poll waits until done holds, or ctx ends.
+func poll(ctx context.Context, done func() bool) {
+	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for s.commands.Active() > 0 || s.processes.Active() > 0 {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return
@@ -182,11 +193,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.commands.Kill()
 	s.processes.Close(ctx)
-	err := s.http.Shutdown(ctx)
+	poll(ctx, func() bool { return s.requests.Load() == 0 })
+	// What is left are answers on their last bytes, and connections without a
+	// request, which the HTTP server would give some seconds more.
+	last, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	err := s.http.Shutdown(last)
 	if err != nil {
-		err = errors.Join(fmt.Errorf("execd: %w", err), s.http.Close())
+		err = s.http.Close()
 	}
-	s.commands.Close()
-	s.sockets.Wait()
-	return err
+	s.commands.Close(ctx)
+	if ctx.Err() == nil {
+		s.background.Wait()
+		s.records.close()
+	}
+	if err != nil {
+		return fmt.Errorf("execd: %w", err)
+	}
+	return ctx.Err()
 }

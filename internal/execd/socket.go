@@ -57,8 +57,6 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // Accept has answered
 	}
-	s.sockets.Add(1)
-	defer s.sockets.Done()
 	serveAttachment(conn, a)
 }
 

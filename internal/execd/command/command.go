@@ -266,12 +266,21 @@ func (r *Runner) Kill() {
 	r.kill.Do(func() { close(r.killing) })
 }
 
-// Close kills all commands and waits for their Runs.
-func (r *Runner) Close() {
+// Close kills all commands and waits for their Runs, unless ctx ends first: a
+// process in an uninterruptible wait must not keep the daemon.
+func (r *Runner) Close(ctx context.Context) {
 	r.Kill()
-	r.wg.Wait()
-	r.discard.Close()
-	syscall.Close(r.null)
+	ended := make(chan struct{})
+	go func() {
+		r.wg.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		r.discard.Close()
+		syscall.Close(r.null)
+	case <-ctx.Done():
+	}
 }
 
 func randomMark() string {

@@ -138,7 +138,8 @@ func (m *Manager) Detach() {
 	}
 }
 
-// Close kills everything that the processes started and waits for it.
+// Close kills everything that the processes started and waits for it, unless
+// ctx ends first: a process in an uninterruptible wait must not keep the daemon.
 func (m *Manager) Close(ctx context.Context) {
 	m.Stop()
 	for _, p := range m.all() {
@@ -147,8 +148,16 @@ func (m *Manager) Close(ctx context.Context) {
 		}
 	}
 	m.Detach()
-	m.running.Wait()
-	m.discard.Close()
+	ended := make(chan struct{})
+	go func() {
+		m.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		m.discard.Close()
+	case <-ctx.Done():
+	}
 }
 
 func (m *Manager) all() []*Process {

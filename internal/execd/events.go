@@ -1,0 +1,273 @@
+package execd
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/astrabox/astrabox/internal/execd/command"
+)
+
+const (
+	eventPing = 3 * time.Second
+	// maxEventLine bounds the text of one event; a longer line comes in pieces.
+	maxEventLine = 1 << 20
+)
+
+// eventWriter answers in the form of the older protocol: one JSON object for
+// each line of output, followed by an empty line. Lines end with LF, CR LF or
+// CR; an empty line is the text "\n"; what isn't UTF-8 is replaced. So bytes
+// can't be told exactly from it, which is what framed output is for.
+type eventWriter struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+
+	mu     sync.Mutex
+	buf    []byte
+	lines  [3]lineSplitter // by channel
+	failed bool
+	over   bool
+	begun  time.Time
+	ping   *time.Timer
+}
+
+func newEventWriter(w http.ResponseWriter) *eventWriter {
+	return &eventWriter{w: w, rc: http.NewResponseController(w)}
+}
+
+// begin sends the headers and the first two events.
+func (e *eventWriter) begin(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	e.w.WriteHeader(http.StatusOK)
+	e.begun = time.Now()
+	now := e.begun.UnixMilli()
+	e.text("init", []byte(id), now)
+	e.text("ping", []byte("pong"), now)
+	e.flush()
+	e.ping = time.AfterFunc(eventPing, e.sendPing)
+}
+
+func (e *eventWriter) sendPing() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over || e.failed {
+		return
+	}
+	e.text("ping", []byte("pong"), time.Now().UnixMilli())
+	e.flush()
+	e.ping.Reset(eventPing)
+}
+
+// output sends the whole lines of b, all of a read at once.
+func (e *eventWriter) output(channel byte, b []byte) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.failed {
+		return false
+	}
+	now := time.Now().UnixMilli()
+	e.lines[channel].add(b, func(line []byte) { e.text(channelName(channel), line, now) })
+	return e.flush()
+}
+
+func channelName(channel byte) string {
+	if channel == command.Stderr {
+		return "stderr"
+	}
+	return "stdout"
+}
+
+// end sends what is left of the output and the last event.
+func (e *eventWriter) end(r command.Result, timeout time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	for _, channel := range []byte{command.Stdout, command.Stderr} {
+		e.lines[channel].finish(func(line []byte) { e.text(channelName(channel), line, now.UnixMilli()) })
+	}
+	if r.Code == 0 {
+		e.complete(now)
+	} else {
+		value, trace := exitText(r, timeout)
+		e.failure(value, now.UnixMilli(), trace...)
+	}
+	e.flush()
+}
+
+// exitText gives an exit as the older protocol words it. A timeout can be told
+// from another kill by the second line of its trace.
+func exitText(r command.Result, timeout time.Duration) (value string, trace []string) {
+	if r.Signal == "" {
+		return strconv.Itoa(r.Code), []string{"exit status " + strconv.Itoa(r.Code)}
+	}
+	trace = []string{"signal: " + signalText(r.Code)}
+	if r.TimedOut {
+		trace = append(trace, "timeout after "+timeout.String())
+	}
+	return "-1", trace
+}
+
+func (e *eventWriter) complete(now time.Time) {
+	e.buf = append(e.buf, `{"type":"execution_complete"`...)
+	if ms := now.Sub(e.begun).Milliseconds(); ms > 0 {
+		e.buf = append(e.buf, `,"execution_time":`...)
+		e.buf = strconv.AppendInt(e.buf, ms, 10)
+	}
+	e.stamp(now.UnixMilli())
+	e.buf = append(e.buf, "}\n\n"...)
+}
+
+// fail sends the event of a command that wasn't started.
+func (e *eventWriter) fail(message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failure(message, time.Now().UnixMilli(), message)
+	e.flush()
+}
+
+func (e *eventWriter) failure(value string, now int64, trace ...string) {
+	e.buf = append(e.buf, `{"type":"error"`...)
+	e.stamp(now)
+	e.buf = append(e.buf, `,"error":{"ename":"CommandExecError","evalue":`...)
+	e.buf = appendString(e.buf, []byte(value))
+	e.buf = append(e.buf, `,"traceback":[`...)
+	for i, line := range trace {
+		if i > 0 {
+			e.buf = append(e.buf, ',')
+		}
+		e.buf = appendString(e.buf, []byte(line))
+	}
+	e.buf = append(e.buf, "]}}\n\n"...)
+}
+
+func (e *eventWriter) text(kind string, text []byte, now int64) {
+	e.buf = append(e.buf, `{"type":"`...)
+	e.buf = append(e.buf, kind...)
+	e.buf = append(e.buf, `","text":`...)
+	e.buf = appendString(e.buf, text)
+	e.stamp(now)
+	e.buf = append(e.buf, "}\n\n"...)
+}
+
+func (e *eventWriter) stamp(now int64) {
+	e.buf = append(e.buf, `,"timestamp":`...)
+	e.buf = strconv.AppendInt(e.buf, now, 10)
+}
+
+func (e *eventWriter) flush() bool {
+	if len(e.buf) > 0 && !e.failed && !e.over {
+		_, err := e.w.Write(e.buf)
+		e.failed = err != nil || e.rc.Flush() != nil
+	}
+	e.buf = e.buf[:0]
+	return !e.failed
+}
+
+// hurry bounds the time of what is still to be sent.
+func (e *eventWriter) hurry() { _ = e.rc.SetWriteDeadline(time.Now().Add(lastWrite)) }
+
+func (e *eventWriter) finish() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.over = true
+	if e.ping != nil {
+		e.ping.Stop()
+	}
+}
+
+// lineSplitter makes lines of pieces.
+type lineSplitter struct {
+	part []byte // of a line without its end
+	cr   bool   // the piece before ended with a CR, which has ended a line
+}
+
+func (l *lineSplitter) add(b []byte, line func([]byte)) {
+	if l.cr && len(b) > 0 && b[0] == '\n' {
+		b = b[1:]
+	}
+	l.cr = false
+	for len(b) > 0 {
+		i := bytes.IndexAny(b, "\r\n")
+		if i < 0 {
+			l.part = append(l.part, b...)
+			for len(l.part) > maxEventLine {
+				line(l.part[:maxEventLine])
+				l.part = append(l.part[:0], l.part[maxEventLine:]...)
+			}
+			return
+		}
+		text := b[:i]
+		if len(l.part) > 0 {
+			l.part = append(l.part, text...)
+			text = l.part
+		}
+		if len(text) == 0 {
+			text = []byte{'\n'}
+		}
+		line(text)
+		l.part = l.part[:0]
+		end := b[i]
+		b = b[i+1:]
+		switch {
+		case end == '\r' && len(b) == 0:
+			l.cr = true
+		case end == '\r' && b[0] == '\n':
+			b = b[1:]
+		}
+	}
+}
+
+func (l *lineSplitter) finish(line func([]byte)) {
+	if len(l.part) > 0 {
+		line(l.part)
+	}
+	l.part = nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends text as a JSON string that is safe in HTML.
+func appendString(b, text []byte) []byte {
+	b = append(b, '"')
+	from := 0
+	for i := 0; i < len(text); {
+		c := text[i]
+		if c < utf8.RuneSelf {
+			if c >= ' ' && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&' {
+				i++
+				continue
+			}
+			b = append(b, text[from:i]...)
+			switch c {
+			case '"', '\\':
+				b = append(b, '\\', c)
+			case '\n':
+				b = append(b, '\\', 'n')
+			case '\t':
+				b = append(b, '\\', 't')
+			default:
+				b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+			}
+			i++
+			from = i
+			continue
+		}
+		r, n := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && n == 1 {
+			b = append(append(b, text[from:i]...), `\ufffd`...)
+			i++
+			from = i
+			continue
+		}
+		i += n
+	}
+	return append(append(b, text[from:]...), '"')
+}

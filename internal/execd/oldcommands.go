@@ -1,0 +1,216 @@
+package execd
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// interruptTime is how long an interrupted command gets to end by itself.
+const interruptTime = 3 * time.Second
+
+// headerLogCursor carries the cursor of the next page of a log, in bytes.
+const headerLogCursor = "EXECD-COMMANDS-TAIL-CURSOR"
+
+// eventCommand runs a command as the older protocol does: the answer is a
+// stream of events, and the command outlives the request.
+func (s *Server) eventCommand(w http.ResponseWriter, r *http.Request, req wire.CommandRequest) {
+	if !filepath.IsAbs(req.Cwd) {
+		if wd, err := os.Getwd(); err == nil {
+			req.Cwd = filepath.Join(wd, req.Cwd)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	timeout := time.Duration(req.Timeout) * time.Millisecond
+	if req.Background {
+		s.backgroundCommand(ctx, cancel, w, req, timeout)
+		return
+	}
+	defer cancel()
+	e := newEventWriter(w)
+	defer e.finish()
+	rec := s.records.add(req.Command, cancel, nil)
+	result, err := s.commands.Run(ctx, command.Run{
+		Launch: launchOf(req), Timeout: timeout,
+		Started:  func(c *child.Child) { rec.setChild(c); e.begin(rec.id) },
+		Output:   e.output,
+		Stopping: e.hurry,
+	})
+	if err != nil {
+		rec.end(result, err.Error())
+		s.records.forget(rec)
+		status, body, tried := oldStartFailure(err)
+		if !tried {
+			reply(w, status, body)
+			return
+		}
+		e.begin(rec.id)
+		e.fail(body.Message)
+		return
+	}
+	rec.end(result, "")
+	e.end(result, timeout)
+}
+
+// backgroundCommand answers as soon as the command was started.
+func (s *Server) backgroundCommand(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, req wire.CommandRequest, timeout time.Duration) {
+	log, err := newSpool()
+	if err != nil {
+		cancel()
+		refuse(w, http.StatusInternalServerError, wire.CodeRuntime, err.Error())
+		return
+	}
+	rec := s.records.add(req.Command, cancel, log)
+	started := make(chan error, 1)
+	s.background.Go(func() {
+		defer cancel()
+		result, err := s.commands.Run(ctx, command.Run{
+			Launch: launchOf(req), Timeout: timeout, Merge: true,
+			Started: func(c *child.Child) { rec.setChild(c); started <- nil },
+			Output:  func(_ byte, b []byte) bool { log.write(b); return true },
+		})
+		if err != nil {
+			rec.end(result, err.Error())
+			started <- err
+			return
+		}
+		rec.end(result, "")
+	})
+	if err := <-started; err != nil {
+		s.records.forget(rec)
+		status, body, _ := oldStartFailure(err)
+		reply(w, status, body)
+		return
+	}
+	e := newEventWriter(w)
+	defer e.finish()
+	e.begin(rec.id)
+	e.end(command.Result{}, 0)
+}
+
+// oldStartFailure is startFailure with the code that the older protocol has.
+func oldStartFailure(err error) (int, wire.Error, bool) {
+	status, e, tried := startFailure(err)
+	if status == http.StatusBadRequest && !tried {
+		e.Code = wire.CodeInvalidBody
+	}
+	return status, e, tried
+}
+
+// commandStatus is the answer of GET /command/status/{id}.
+type commandStatus struct {
+	ID       string     `json:"id"`
+	Content  string     `json:"content"`
+	Running  bool       `json:"running"`
+	ExitCode *int       `json:"exit_code,omitempty"` // -1 for a signal
+	Error    string     `json:"error,omitempty"`
+	Started  time.Time  `json:"started_at"`
+	Finished *time.Time `json:"finished_at,omitempty"`
+}
+
+// commandByID tells /command/status/{id} and /command/{id}/logs apart, which
+// the patterns of a mux can't.
+func (s *Server) commandByID(w http.ResponseWriter, r *http.Request) {
+	one, two := r.PathValue("one"), r.PathValue("two")
+	switch {
+	case one == "status":
+		commandState(w, s.records.get(two))
+	case two == "logs":
+		commandLog(w, r, s.records.get(one))
+	default:
+		refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")
+	}
+}
+
+func commandState(w http.ResponseWriter, rec *record) {
+	if rec == nil {
+		refuse(w, http.StatusNotFound, wire.CodeInvalidBody, "no such command")
+		return
+	}
+	rec.mu.Lock()
+	st := commandStatus{ID: rec.id, Content: rec.content, Running: rec.finished.IsZero(), Started: rec.started, Error: rec.problem}
+	if !st.Running {
+		finished, code := rec.finished, rec.result.Code
+		if rec.result.Signal != "" {
+			code = -1
+		}
+		st.Finished, st.ExitCode = &finished, &code
+		if code != 0 {
+			_, trace := exitText(rec.result, 0)
+			st.Error = trace[0]
+		}
+	}
+	rec.mu.Unlock()
+	reply(w, http.StatusOK, st)
+}
+
+func commandLog(w http.ResponseWriter, r *http.Request, rec *record) {
+	if rec == nil || rec.log == nil {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "no such background command")
+		return
+	}
+	var cursor int64
+	if c := r.URL.Query().Get("cursor"); c != "" {
+		n, err := strconv.ParseInt(c, 10, 64)
+		if err != nil || n < 0 {
+			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "cursor is not a number of bytes")
+			return
+		}
+		cursor = n
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_ = rec.log.page(w, cursor, func(next int64) { // failing is the client's going away
+		w.Header().Set(headerLogCursor, strconv.FormatInt(next, 10))
+	})
+}
+
+// interruptCommand asks a command to end, and kills it with all that it
+// started when it doesn't.
+func (s *Server) interruptCommand(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("id")
+	if id == "" {
+		refuse(w, http.StatusBadRequest, wire.CodeMissingQuery, "id is missing")
+		return
+	}
+	rec := s.records.get(id)
+	if rec == nil {
+		refuse(w, http.StatusNotFound, wire.CodeNotFound, "no such command")
+		return
+	}
+	rec.mu.Lock()
+	c := rec.child
+	rec.mu.Unlock()
+	if c != nil {
+		_ = c.Signal(syscall.SIGTERM) // it may have ended just now
+	}
+	soft := time.NewTimer(interruptTime)
+	defer soft.Stop()
+	select {
+	case <-rec.done:
+	case <-soft.C:
+		rec.kill()
+		<-rec.done
+	case <-r.Context().Done():
+		rec.kill()
+	}
+}
+
+// signalText is the name of the signal of exit code 128+n as the older
+// protocol has it: "killed", "terminated".
+func signalText(code int) string {
+	n := syscall.Signal(code - 128)
+	if text := n.String(); text != "" {
+		return text
+	}
+	return unix.SignalName(n)
+}
