@@ -133,6 +133,59 @@ func TestKilledInResumeKeepsTheFiles(t *testing.T) {
 	}
 }
 
+// TestKilledInRemoval kills while a sandbox is stopped or destroyed. Doing it
+// again finishes the work.
+func TestKilledInRemoval(t *testing.T) {
+	p := newPlace(t, "tkilld")
+	for _, c := range []struct{ verb, point string }{
+		{"stop", "killed"}, {"stop", "emptied"}, {"destroy", "killed"}, {"destroy", "emptied"}, {"destroy", "halted"},
+	} {
+		t.Run(c.verb+" "+c.point, func(t *testing.T) {
+			p := place{t, p.cfg}
+			r, err := New(t.Context(), p.cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := p.create(r, spec("victim"))
+			p.mustInside("victim", "1000", "echo precious >/workspace/f")
+			if err := r.Close(false); err != nil {
+				t.Fatal(err)
+			}
+			v := p.startVictim(c.point, c.verb, "victim")
+			if err := v.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if !killed(v) {
+				t.Fatalf("the victim wasn't killed at %s: %v", c.point, v.ProcessState)
+			}
+			// It's this process's child, which the instance that made it would wait for.
+			if first, err := os.FindProcess(run.PID); err == nil {
+				_, _ = first.Wait()
+			}
+			r = p.open()
+			if st, err := r.Inspect(t.Context(), "victim"); err != nil || st.Status != runtime.StatusStopped {
+				t.Errorf("half stopped, it's %+v, %v", st, err)
+			}
+			if c.verb == "stop" {
+				if err := r.Stop(t.Context(), "victim"); err != nil {
+					t.Error(err)
+				}
+				p.checkSwept(r, []string{"victim"})
+				if _, err := r.Resume(t.Context(), spec("victim")); err != nil {
+					t.Fatal(err)
+				}
+				if got := p.mustInside("victim", "1000", "cat /workspace/f"); got != "precious" {
+					t.Errorf("the file holds %q", got)
+				}
+			}
+			if _, err := r.Destroy(t.Context(), "victim"); err != nil {
+				t.Error(err)
+			}
+			p.checkSwept(r, nil)
+		})
+	}
+}
+
 // TestForeignThingsStay puts things where the sweep looks that aren't the
 // installation's, or not in a shape that it made.
 func TestForeignThingsStay(t *testing.T) {

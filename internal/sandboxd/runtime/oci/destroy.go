@@ -85,6 +85,7 @@ func (r *Runtime) halt(ctx context.Context, b box, keep bool) ([]int, error) {
 	if err != nil {
 		return killed, err
 	}
+	killpoint("killed")
 	// The OCI runtime's own "delete" would do the same for its part, but waits
 	// in long steps and fails on what a cut-off start left. Nothing below needs
 	// another part to be done first; removing the link takes longest.
@@ -103,6 +104,7 @@ func (r *Runtime) halt(ctx context.Context, b box, keep bool) ([]int, error) {
 	if err := errors.Join(linkErr, mountErr, groupErr, stateErr); err != nil {
 		return killed, err
 	}
+	killpoint("emptied")
 	// Last, since it is what a later attempt finds the rest by.
 	if err := removeRunDir(b); err != nil {
 		return killed, err
@@ -164,6 +166,7 @@ func (r *Runtime) remove(ctx context.Context, b box) (e runtime.Evidence, err er
 	if err != nil {
 		return e, err
 	}
+	killpoint("halted")
 	r.trash.expire(b.id)
 	for _, dir := range []string{b.making, b.made} {
 		ids, rangeErr := rootfs.Layers{Dir: dir}.Range()

@@ -97,9 +97,11 @@ func withPrograms(run func() int) int {
 			}
 		}
 	}
-	execdPath = filepath.Join(dir, "execd")
-	if !build(execdPath, ".", []string{"CGO_ENABLED=0"}, "-ldflags", "-s -w", "./cmd/execd") {
-		return 1
+	if execdPath = os.Getenv("ASTRABOX_EXECD_PATH"); execdPath == "" {
+		execdPath = filepath.Join(dir, "execd")
+		if !build(execdPath, ".", []string{"CGO_ENABLED=0"}, "-ldflags", "-s -w", "./cmd/execd") {
+			return 1
+		}
 	}
 	return run()
 }
@@ -295,9 +297,14 @@ func victim() {
 	}
 	fmt.Println("begin")
 	s := spec(env("ID"))
-	if env("VERB") == "resume" {
+	switch env("VERB") {
+	case "resume":
 		_, err = r.Resume(context.Background(), s)
-	} else {
+	case "stop":
+		err = r.Stop(context.Background(), s.ID)
+	case "destroy":
+		_, err = r.Destroy(context.Background(), s.ID)
+	default:
 		_, err = r.Create(context.Background(), s)
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
