@@ -21,6 +21,10 @@ func (s *Server) postProcess(w http.ResponseWriter, r *http.Request) {
 	if !decode(w, r, &req) {
 		return
 	}
+	if req.Key == "" {
+		s.postOldProcess(w, req)
+		return
+	}
 	spec, problem := specOf(req)
 	if problem != "" {
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, problem)
@@ -64,8 +68,6 @@ func specOf(req wire.ProcessRequest) (s process.Spec, problem string) {
 		}
 	}
 	switch {
-	case req.Key == "":
-		problem = "key is empty"
 	case len(req.Key) > 256:
 		problem = "key is longer than 256 bytes"
 	case s.Buffer < wire.MinBuffer || s.Buffer > wire.MaxBuffer:

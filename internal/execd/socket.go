@@ -33,13 +33,17 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
 		return
 	}
+	if r.Header.Get("Upgrade") == "" {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "not a WebSocket request")
+		return
+	}
+	if !slices.Contains(r.Header.Values("Sec-WebSocket-Protocol"), wire.ProcessProtocol) {
+		s.attachOldProcess(w, r, p)
+		return
+	}
 	o, ok := attachOptions(r)
 	if !ok {
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidOffset, "since is not a number")
-		return
-	}
-	if !isUpgrade(r) {
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "not a WebSocket request of "+wire.ProcessProtocol)
 		return
 	}
 	a, err := p.Attach(o)
@@ -48,6 +52,13 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer a.Close()
+	if conn := accept(w, r); conn != nil {
+		serveAttachment(conn, a, peer{send: send, receive: receive})
+	}
+}
+
+// accept completes the handshake. nil: it failed and was answered.
+func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		Subprotocols:    []string{wire.ProcessProtocol},
 		CompressionMode: websocket.CompressionDisabled,
@@ -55,18 +66,22 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 		InsecureSkipVerify: true,
 	})
 	if err != nil {
-		return // Accept has answered
+		return nil
 	}
-	serveAttachment(conn, a)
+	return conn
 }
 
-func isUpgrade(r *http.Request) bool {
-	offered := slices.ContainsFunc(r.Header.Values("Sec-WebSocket-Protocol"), func(v string) bool { return v == wire.ProcessProtocol })
-	return r.Header.Get("Upgrade") != "" && offered
+// peer is what the two protocols do differently.
+type peer struct {
+	// send writes the attachment's events and says how to close.
+	send func(context.Context, *websocket.Conn, *process.Attachment) (websocket.StatusCode, string)
+	// receive carries out what the client sends until the connection ends. A
+	// code says that the client broke a rule.
+	receive func(context.Context, *websocket.Conn, *process.Attachment) websocket.StatusCode
 }
 
 // serveAttachment carries an attachment over a WebSocket until either ends.
-func serveAttachment(conn *websocket.Conn, a *process.Attachment) {
+func serveAttachment(conn *websocket.Conn, a *process.Attachment, p peer) {
 	conn.SetReadLimit(wire.MaxClientMessage)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer conn.CloseNow()
@@ -79,13 +94,13 @@ func serveAttachment(conn *websocket.Conn, a *process.Attachment) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		if code := receive(ctx, conn, a); code != 0 {
+		if code := p.receive(ctx, conn, a); code != 0 {
 			refused <- code
 		}
 		a.Close() // Next ends
 	}()
 
-	code, reason := send(ctx, conn, a)
+	code, reason := p.send(ctx, conn, a)
 	a.Close() // the process is free for the next, however long the goodbye takes
 	select {
 	case code = <-refused:
@@ -118,13 +133,9 @@ func keepPinging(ctx context.Context, conn *websocket.Conn) {
 	}
 }
 
-// send writes the attachment's events and says how to close.
+// send speaks process.v1.
 func send(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (websocket.StatusCode, string) {
-	write := func(t websocket.MessageType, b []byte) error {
-		ctx, cancel := context.WithTimeout(ctx, stallTime)
-		defer cancel()
-		return conn.Write(ctx, t, b)
-	}
+	write := func(t websocket.MessageType, b []byte) error { return write(ctx, conn, t, b) }
 	st := a.Status()
 	err := write(websocket.MessageText, encode(wire.Connected{
 		Type: wire.TypeConnected, Run: st.Run, State: string(st.State),
@@ -152,9 +163,21 @@ func send(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (web
 			return wire.CloseEnd, "end"
 		}
 	}
+	return closeOf(err)
+}
+
+// write sends a message to a peer that has to read it in time.
+func write(ctx context.Context, conn *websocket.Conn, t websocket.MessageType, b []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, stallTime)
+	defer cancel()
+	return conn.Write(ctx, t, b)
+}
+
+// closeOf says how to close after an attachment ended with err.
+func closeOf(err error) (websocket.StatusCode, string) {
 	switch {
 	case errors.Is(err, process.ErrTakenOver):
-		return wire.CloseTakenOver, "taken over"
+		return wire.CloseTakenOver, "TAKEN_OVER"
 	case errors.Is(err, process.ErrLagging):
 		return wire.CloseLagging, "too slow"
 	case errors.Is(err, process.ErrStopping):
@@ -163,8 +186,7 @@ func send(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (web
 	return websocket.StatusNormalClosure, ""
 }
 
-// receive carries out what the client sends until the connection ends. It
-// never waits for the process. A code says that the client broke a rule.
+// receive speaks process.v1. It never waits for the process.
 func receive(ctx context.Context, conn *websocket.Conn, a *process.Attachment) websocket.StatusCode {
 	buf := make([]byte, 0, 4<<10)
 	for {

@@ -12,12 +12,20 @@ type Options struct {
 	Takeover bool  // displace the holder
 	Viewer   bool  // watch: doesn't hold, can't send, never starts a run
 	NoStart  bool  // never start a run
+	// Clamp moves a Since that isn't held to the nearest one that is, instead
+	// of refusing it.
+	Clamp bool
+	// Terminal, where Choose is set, replaces the process's own: the run that
+	// this attachment starts has it (nil: pipes).
+	Choose   bool
+	Terminal *Size
 }
 
 // Attachment is one reader, and unless it is a viewer the only writer, of a process.
 type Attachment struct {
 	p      *Process
 	viewer bool
+	since  int64
 
 	// The rest belongs to the process's lock.
 	cursor   int64
@@ -56,6 +64,9 @@ const (
 func (p *Process) Attach(o Options) (*Attachment, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if o.Clamp {
+		o.Since = min(max(o.Since, p.buf.oldest), p.buf.next)
+	}
 	switch {
 	case p.deleted:
 		return nil, ErrNotFound
@@ -69,11 +80,16 @@ func (p *Process) Attach(o Options) (*Attachment, error) {
 		return nil, &GapError{From: o.Since, Oldest: p.buf.oldest}
 	}
 	if p.now == nil && !o.Viewer && !o.NoStart {
+		if o.Choose {
+			if p.spec.TTY = o.Terminal; o.Terminal != nil {
+				p.size = *o.Terminal
+			}
+		}
 		if err := p.start(); err != nil {
 			return nil, err
 		}
 	}
-	a := &Attachment{p: p, viewer: o.Viewer, cursor: o.Since, status: p.status()}
+	a := &Attachment{p: p, viewer: o.Viewer, since: o.Since, cursor: o.Since, status: p.status()}
 	if p.now != nil {
 		a.run, a.reported = p.now.n, p.now.written
 	}
@@ -143,6 +159,25 @@ func (a *Attachment) Stdin(b []byte) error {
 	return p.now.accept(b)
 }
 
+// WaitStdin is Stdin for a sender that doesn't know the window: it waits until
+// there is room, or the attachment has ended.
+func (a *Attachment) WaitStdin(b []byte) {
+	p := a.p
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(b) > 0 && p.holder == a && p.now != nil && p.now.n == a.run {
+		n := min(len(b), maxStdin-len(p.now.queue))
+		if n == 0 {
+			p.changed.Wait()
+			continue
+		}
+		if p.now.accept(b[:n]) != nil {
+			return
+		}
+		b = b[n:]
+	}
+}
+
 // CloseStdin ends the input after what is queued.
 func (a *Attachment) CloseStdin() {
 	a.p.mu.Lock()
@@ -202,4 +237,15 @@ func (a *Attachment) detach(why error) {
 	}
 	a.p.m.detached(a)
 	a.p.changed.Broadcast()
+}
+
+// Since is the offset that the attachment began at.
+func (a *Attachment) Since() int64 { return a.since }
+
+// Cursor is the offset of the next byte that Next gives. It is for the
+// goroutine that calls Next.
+func (a *Attachment) Cursor() int64 {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	return a.cursor
 }

@@ -1,0 +1,220 @@
+package execd
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/launch"
+	"github.com/astrabox/astrabox/internal/execd/process"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// The older protocol of long-lived processes: output on the same numbering and
+// buffer as process.v1, in unnumbered messages after a numbered replay.
+
+// The first bytes of its binary messages.
+const (
+	oldStdin  = 0
+	oldStdout = 1
+	oldReplay = 3 // then the offset of the first byte, eight bytes, big endian
+)
+
+// oldMessage is any text message of the older protocol.
+type oldMessage struct {
+	Type      string `json:"type"`
+	SessionID string `json:"session_id,omitempty"`
+	Mode      string `json:"mode,omitempty"`
+	ExitCode  *int   `json:"exit_code,omitempty"`
+	Error     string `json:"error,omitempty"`
+	Code      string `json:"code,omitempty"`
+
+	Data   string `json:"data,omitempty"`
+	Cols   int    `json:"cols,omitempty"`
+	Rows   int    `json:"rows,omitempty"`
+	Signal string `json:"signal,omitempty"`
+}
+
+// postOldProcess registers a shell, or a command line, that runs when the first
+// client attaches, in a terminal or with pipes as that client says. The
+// directory is made where it is missing.
+func (s *Server) postOldProcess(w http.ResponseWriter, req wire.ProcessRequest) {
+	if req.Cwd != "" {
+		if err := os.MkdirAll(req.Cwd, 0o755); err != nil {
+			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, err.Error())
+			return
+		}
+	}
+	line := req.Command
+	if line == "" {
+		line = `if [ -n "$BASH_VERSION" ]; then exec bash --noprofile --norc; else exec sh; fi`
+	}
+	spec := process.Spec{
+		Launch: launch.Request{Line: line, Dir: req.Cwd}, Buffer: wire.DefaultBuffer,
+		TTY: &process.Size{Cols: 80, Rows: 24},
+	}
+	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch)
+	if err != nil {
+		status, e, _ := oldStartFailure(err)
+		reply(w, status, e)
+		return
+	}
+	plan.Close()
+	p, _, err := s.processes.Register(spec)
+	if err != nil {
+		status, e, _ := startFailure(err)
+		reply(w, status, e)
+		return
+	}
+	reply(w, http.StatusCreated, wire.ProcessCreated{SessionID: p.ID})
+}
+
+func (s *Server) attachOldProcess(w http.ResponseWriter, r *http.Request, p *process.Process) {
+	q := r.URL.Query()
+	o := process.Options{Takeover: q.Get("takeover") == "1", Clamp: true, Choose: true, Terminal: &process.Size{Cols: 80, Rows: 24}}
+	if q.Get("pty") == "0" {
+		o.Terminal = nil
+	}
+	// What isn't a number asks for all that there is.
+	o.Since, _ = strconv.ParseInt(q.Get("since"), 10, 64)
+	a, err := p.Attach(o)
+	if err != nil {
+		refuseAttach(w, err)
+		return
+	}
+	defer a.Close()
+	conn := accept(w, r)
+	if conn == nil {
+		return
+	}
+	mode := "pipe"
+	if p.TTY() {
+		mode = "pty"
+	}
+	serveAttachment(conn, a, peer{
+		send: func(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (websocket.StatusCode, string) {
+			return oldSend(ctx, conn, a, oldMessage{Type: "connected", SessionID: p.ID, Mode: mode})
+		},
+		receive: oldReceive,
+	})
+}
+
+// oldSend sends the replay, then hello, then what comes.
+func oldSend(ctx context.Context, conn *websocket.Conn, a *process.Attachment, hello oldMessage) (websocket.StatusCode, string) {
+	text := func(m oldMessage) error {
+		return write(ctx, conn, websocket.MessageText, append(encode(m), '\n'))
+	}
+	const replayHead = 9
+	st := a.Status()
+	buf := make([]byte, replayHead+32<<10)
+	live := false
+	greet := func() (err error) {
+		if !live {
+			live = true
+			err = text(hello)
+		}
+		return err
+	}
+	var err error
+	if a.Since() >= st.Next {
+		err = greet()
+	}
+	for err == nil {
+		room := buf[replayHead:]
+		if left := st.Next - a.Cursor(); !live && left < int64(len(room)) {
+			room = room[:left] // the replay ends where the attachment began
+		}
+		var e process.Event
+		if e, err = a.Next(room); err != nil {
+			break
+		}
+		switch e.Kind {
+		case process.Output:
+			head := replayHead - 1
+			if buf[head] = oldStdout - 1 + e.Channel; !live {
+				head = 0
+				buf[0] = oldReplay
+				binary.BigEndian.PutUint64(buf[1:], uint64(e.Offset))
+			}
+			err = write(ctx, conn, websocket.MessageBinary, buf[head:replayHead+e.N])
+			if err == nil && e.Offset+int64(e.N) >= st.Next {
+				err = greet()
+			}
+		case process.End:
+			if e.Run < st.Run {
+				continue // of an earlier run
+			}
+			code := e.Exit.Code
+			if e.Exit.Signal != "" {
+				code = -1
+			}
+			if err = greet(); err == nil {
+				err = text(oldMessage{Type: "exit", ExitCode: &code})
+			}
+		case process.Over:
+			return wire.CloseEnd, "process exited"
+		}
+	}
+	return closeOf(err)
+}
+
+func oldReceive(ctx context.Context, conn *websocket.Conn, a *process.Attachment) websocket.StatusCode {
+	buf := make([]byte, 0, 4<<10)
+	for {
+		t, r, err := conn.Reader(ctx)
+		if err != nil {
+			return 0
+		}
+		if buf, err = readAll(r, buf[:0]); err != nil {
+			return 0
+		}
+		if t == websocket.MessageBinary {
+			if len(buf) > 0 && buf[0] == oldStdin {
+				a.WaitStdin(buf[1:])
+			}
+			continue
+		}
+		if answer := oldControl(a, buf); answer != nil {
+			if write(ctx, conn, websocket.MessageText, append(encode(answer), '\n')) != nil {
+				return 0
+			}
+		}
+	}
+}
+
+// oldControl carries out a text message; what can't be read is passed over.
+func oldControl(a *process.Attachment, b []byte) *oldMessage {
+	var m oldMessage
+	if err := json.Unmarshal(b, &m); err != nil {
+		var mistyped *json.UnmarshalTypeError
+		if !errors.As(err, &mistyped) {
+			return nil
+		}
+	}
+	const most = 1<<16 - 1
+	switch m.Type {
+	case "stdin":
+		a.WaitStdin([]byte(m.Data))
+	case "resize":
+		if m.Cols > 0 && m.Rows > 0 {
+			a.Resize(process.Size{Cols: uint16(min(m.Cols, most)), Rows: uint16(min(m.Rows, most))})
+		}
+	case "signal":
+		if sig := unix.SignalNum(m.Signal); slices.Contains(signals, sig) {
+			a.Signal(sig)
+		}
+	case "ping":
+		return &oldMessage{Type: "pong"}
+	default:
+		return &oldMessage{Type: "error", Error: "unknown message type", Code: "INVALID_FRAME"}
+	}
+	return nil
+}
