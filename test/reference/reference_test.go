@@ -1,0 +1,161 @@
+// Package reference_test keeps the generated pages of docs/reference true: it
+// makes each again from the code and compares. With -update it writes them.
+package reference_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/astrabox/astrabox/internal/cli"
+	"github.com/astrabox/astrabox/internal/fault"
+	"github.com/astrabox/astrabox/internal/httpapi"
+	_ "github.com/astrabox/astrabox/provider/all"
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+var update = flag.Bool("update", false, "write the pages instead of comparing")
+
+func TestReference(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) []byte{
+		"openapi.json":    openAPI,
+		"errors.md":       errorCodes,
+		"capabilities.md": capabilities,
+		"settings.md":     settings,
+		"cli.md":          commandLine,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join("../../docs/reference", name)
+			want := make(t)
+			if *update {
+				if err := os.WriteFile(path, want, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			got, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(got), string(want)); d != "" {
+				t.Errorf("the page isn't what the code says; run: go test ./test/reference -update\n%s", d)
+			}
+		})
+	}
+}
+
+func openAPI(t *testing.T) []byte {
+	s, err := httpapi.New(httpapi.Config{Version: "dev"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, s.OpenAPI(), "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteByte('\n')
+	return b.Bytes()
+}
+
+func errorCodes(*testing.T) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Error codes\n\nMade from the catalogue in `internal/fault`. A failed request is a problem document (RFC 9457) with `code`, `retryable` and `request_id`.\n\n")
+	b.WriteString("| code | HTTP | retryable | sentence |\n| --- | --- | --- | --- |\n")
+	for _, e := range fault.Catalogue() {
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s |\n", e.Code, e.Status, yes(e.Retryable), e.Public)
+	}
+	return b.Bytes()
+}
+
+func yes(v bool) string {
+	if v {
+		return "yes"
+	}
+	return "no"
+}
+
+func drivers(t *testing.T) []sandbox.Driver {
+	all, err := sandbox.Installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func capabilities(t *testing.T) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Capabilities\n\nMade from `sandbox.Rules`. A provider that declares a flag must implement what its row names.\n\n| flag | what it gives | the provider implements |")
+	all := drivers(t)
+	for _, d := range all {
+		fmt.Fprintf(&b, " %s |", d.Name)
+	}
+	b.WriteString("\n| --- | --- | --- |" + strings.Repeat(" --- |", len(all)) + "\n")
+	for _, r := range sandbox.Rules() {
+		fmt.Fprintf(&b, "| %s | %s | %s |", r.Flag, r.Doc, r.Needs)
+		for _, d := range all {
+			fmt.Fprintf(&b, " %s |", yes(r.Declared(d.Declares)))
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+func settings(t *testing.T) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Settings of providers\n\nMade from the drivers. `astrabox serve --help` has the server's own.\n")
+	for _, d := range drivers(t) {
+		fmt.Fprintf(&b, "\n## %s\n\n| variable | secret | |\n| --- | --- | --- |\n", d.Name)
+		for _, s := range d.Settings {
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, yes(s.Secret), s.Doc)
+		}
+	}
+	return b.Bytes()
+}
+
+// commandLine prints the help of every command, found by walking the help itself.
+func commandLine(t *testing.T) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Command line\n\nMade from the program's own help.\n")
+	var walk func(path []string)
+	walk = func(path []string) {
+		var out, errs bytes.Buffer
+		code := cli.Main(t.Context(), append(append([]string{}, path...), "--help"), cli.System{
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" },
+			Executable: "/usr/bin/astrabox", Terminal: func(any) bool { return false },
+		})
+		if code != cli.ExitOK {
+			t.Fatalf("%v --help: status %d: %s", path, code, errs.String())
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", strings.Join(append([]string{"astrabox"}, path...), " "), strings.TrimSpace(out.String()))
+		for _, sub := range subcommands(out.String()) {
+			walk(append(append([]string{}, path...), sub))
+		}
+	}
+	walk(nil)
+	return b.Bytes()
+}
+
+// subcommands reads the names below "Available Commands:".
+func subcommands(help string) (names []string) {
+	_, list, ok := strings.Cut(help, "Available Commands:\n")
+	if !ok {
+		return nil
+	}
+	for line := range strings.Lines(list) {
+		name := strings.Fields(line)
+		if len(name) == 0 {
+			return names
+		}
+		if name[0] != "help" && name[0] != "completion" {
+			names = append(names, name[0])
+		}
+	}
+	return names
+}
