@@ -200,6 +200,10 @@ func closeError(err error) error {
 	case wire.ClosePolicy:
 		return fmt.Errorf("%w: the daemon refused a message", sandbox.ErrUnreachable)
 	}
+	if errors.Is(err, io.EOF) {
+		// Of the connection: it mustn't be taken for the attachment's own end.
+		return fmt.Errorf("%w: the connection was cut", sandbox.ErrUnreachable)
+	}
 	return fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
 }
 
