@@ -298,3 +298,46 @@ func TestLateCreateIsSwept(t *testing.T) {
 		}
 	})
 }
+
+// What a program said before it ended is kept, wherever the platform crashes.
+func TestLastWords(t *testing.T) {
+	for _, point := range []string{"output.flushing", "output.stored", "program.ended"} {
+		for nth := range 8 {
+			t.Run(fmt.Sprintf("%s/%d", point, nth), func(t *testing.T) {
+				inWorld(t, nil, func(t *testing.T, w *world) {
+					_, disarm := w.killAt(point, nth)
+					defer disarm()
+					id := w.create()
+					turn := w.settled(id, w.send(id, "m1", "lastwords farewell"))
+					if got := said(w.events(id), turn.ID); got != "farewell" || turn.State != model.TurnFailed {
+						t.Errorf("%s, and said %q", turn.State, got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// What was accepted or asked for before a crash is done without being asked for
+// again.
+func TestNobodyAsksAgain(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		id, other := w.create(), w.create()
+		_, disarm := w.killAt("turn.accepted", 1)
+		done := make(chan struct{})
+		go func() { defer close(done); _, _ = w.s.Send(context.Background(), id, "m1", "echo one") }()
+		<-done
+		disarm()
+		w.until("the message ran", func(context.Context, *Service) (bool, error) { return len(w.backend.Executed()) == 1, nil })
+
+		_, disarm = w.killAt("delete.stored", 1)
+		defer disarm()
+		done = make(chan struct{})
+		go func() { defer close(done); _, _ = w.s.Delete(context.Background(), other) }()
+		<-done
+		w.until("deleted", func(ctx context.Context, s *Service) (bool, error) {
+			c, err := s.Get(ctx, other)
+			return c.State == model.Deleted, err
+		})
+	})
+}

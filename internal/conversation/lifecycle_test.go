@@ -167,6 +167,15 @@ func TestWorkIsNotIdle(t *testing.T) {
 		if n := count(w.events(id), model.EventPausing); n != 0 {
 			t.Errorf("it was paused %d times while it was used", n)
 		}
+		// The idle time begins anew with each use.
+		time.Sleep(29 * time.Minute)
+		if _, err := files.Stat(t.Context(), "/workspace/slow"); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(29 * time.Minute)
+		if c := w.get(id); c.Runtime.State != model.RuntimeReady {
+			t.Errorf("%s, 29 minutes after a use", c.Runtime.State)
+		}
 		if _, err := files.Stat(t.Context(), "/etc/passwd"); !errors.Is(err, sandbox.ErrPathRejected) {
 			t.Errorf("outside of the workspace: %v", err)
 		}

@@ -266,7 +266,9 @@ func TestHugeLine(t *testing.T) {
 				id := w.create()
 				w.settled(id, w.send(id, "m0", "echo ready"))
 				if crash {
-					_, disarm := w.killAt("output.stored", 25)
+					// Slow enough that flushes come between the stored pieces, too.
+					w.backend.Set(func(b *fleettest.Backend) { b.RecvGap = 30 * time.Millisecond })
+					_, disarm := w.killAt("output.stored", 26)
 					defer disarm()
 				}
 				turn := w.settled(id, w.send(id, "m1", fmt.Sprint("line ", size)))

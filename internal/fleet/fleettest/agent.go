@@ -40,6 +40,7 @@ type rpc struct {
 //	hang          until it is cancelled
 //	stubborn      until it is killed
 //	die           the process ends
+//	lastwords X   it says X and ends
 type agent struct {
 	p         *process
 	lines     chan string
@@ -103,7 +104,14 @@ func (a *agent) handle(ctx context.Context, m rpc) (code int, ended bool) {
 		a.p.box.b.mu.Unlock()
 		a.cancelled = false
 		verb, arg, _ := strings.Cut(text, " ")
-		if verb == "die" {
+		switch verb {
+		case "lastwords":
+			// In two pieces, so that the second still waits to be stored at the end.
+			a.text(ctx, arg[:len(arg)/2])
+			a.sleep(ctx, time.Millisecond)
+			a.text(ctx, arg[len(arg)/2:])
+			return 1, true
+		case "die":
 			return 1, true
 		}
 		a.perform(ctx, verb, arg)

@@ -28,6 +28,7 @@ type Backend struct {
 	// Knobs; set them before use, or with Set.
 	CreateTime time.Duration                      // of a create
 	CreateErr  func(sandbox.CreateSpec) error     // what a create fails with
+	RecvGap    time.Duration                      // before each piece of output arrives
 	ListAll    bool                               // a listing isn't filtered
 	KillKeeps  bool                               // a delete is accepted and does nothing
 	PauseFails bool                               // a pause isn't established

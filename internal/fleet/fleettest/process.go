@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -251,6 +252,13 @@ func (a *attachment) Recv(ctx context.Context) (sandbox.Frame, error) {
 	})
 	if err != nil {
 		return sandbox.Frame{}, err
+	}
+	if gap := p.box.b.RecvGap; gap > 0 {
+		select {
+		case <-ctx.Done():
+			return sandbox.Frame{}, ctx.Err()
+		case <-time.After(gap):
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
