@@ -205,7 +205,7 @@ func fileSystem(dir string) string {
 		unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 		unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.NFS_SUPER_MAGIC: "nfs", unix.F2FS_SUPER_MAGIC: "f2fs", 0x2fc12fc1: "zfs",
 	}
-	if n, ok := names[int64(st.Type)]; ok {
+	if n, ok := names[st.Type]; ok {
 		return n
 	}
 	return fmt.Sprintf("file system type %#x", st.Type)

@@ -216,7 +216,7 @@ func diskUsage(ctx context.Context, dir string) (int64, error) {
 		}
 		st := fi.Sys().(*syscall.Stat_t)
 		if st.Nlink > 1 && !fi.IsDir() {
-			k := inode{uint64(st.Dev), st.Ino}
+			k := inode{st.Dev, st.Ino}
 			if links[k] {
 				return nil
 			}

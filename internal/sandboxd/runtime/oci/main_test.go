@@ -3,6 +3,7 @@ package oci
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -166,7 +167,7 @@ func (p place) open() *Runtime {
 				p.t.Error(e)
 			}
 		}
-		if err == runtime.ErrClosed {
+		if errors.Is(err, runtime.ErrClosed) {
 			return
 		}
 		if err := r.Close(true); err != nil {
