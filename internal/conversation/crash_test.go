@@ -131,8 +131,12 @@ func TestScriptWithoutACrash(t *testing.T) {
 // TestCrashAtEveryPoint kills the platform at the first and second
 // passing of every kill point and starts it again.
 func TestCrashAtEveryPoint(t *testing.T) {
+	passings := []int{1, 2}
+	if testing.Short() {
+		passings = passings[:1]
+	}
 	for _, name := range killpoint.Names() {
-		for _, nth := range []int{1, 2} {
+		for _, nth := range passings {
 			t.Run(fmt.Sprintf("%s/%d", name, nth), func(t *testing.T) {
 				inWorld(t, nil, func(t *testing.T, w *world) {
 					hits, disarm := w.killAt(name, nth)

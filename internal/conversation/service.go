@@ -240,7 +240,7 @@ func (s *Service) CreateConversation(ctx context.Context, r CreateRequest) (mode
 			case err == nil:
 				out, err = t.Load(id)
 				return err
-			case err != store.ErrNotFound:
+			case !errors.Is(err, store.ErrNotFound):
 				return err
 			}
 		}
@@ -361,7 +361,7 @@ func (s *Service) Delete(ctx context.Context, id string) (model.Conversation, er
 		return model.Conversation{}, err
 	}
 	defer s.hub.unsubscribe(news)
-	r, err := s.change(ctx, id, func(t *store.Tx, r *model.Record) error {
+	_, err = s.change(ctx, id, func(t *store.Tx, r *model.Record) error {
 		if r.State == model.Deleting || r.State == model.Deleted {
 			return nil
 		}
@@ -378,7 +378,8 @@ func (s *Service) Delete(ctx context.Context, id string) (model.Conversation, er
 	timeout := time.NewTimer(deleteWait)
 	defer timeout.Stop()
 	for {
-		if r, err = s.store.Record(ctx, id); err != nil {
+		r, err := s.store.Record(ctx, id)
+		if err != nil {
 			return model.Conversation{}, err
 		}
 		unproven := r.Destruction != nil && r.Destruction.SandboxID == r.Runtime.SandboxID && r.Destruction.Outcome != string(sandbox.Gone)

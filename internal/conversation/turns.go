@@ -2,6 +2,7 @@ package conversation
 
 import (
 	"context"
+	"errors"
 	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/internal/agentprogram"
@@ -42,7 +43,7 @@ func (s *Service) Send(ctx context.Context, id, clientMessageID, text string) (m
 			return fault.New(fault.IdempotencyConflict, "The same client_message_id was used before with another text.")
 		case err == nil:
 			return nil
-		case err != store.ErrNotFound:
+		case !errors.Is(err, store.ErrNotFound):
 			return err
 		}
 		if err := usable(r); err != nil {

@@ -126,7 +126,7 @@ func (w *world) do(f func(ctx context.Context, s *Service) error) {
 			w.t.Fatal("an operation never succeeded")
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-		var err error = errors.New("no answer")
+		err := errors.New("no answer")
 		var wg sync.WaitGroup
 		wg.Go(func() { err = f(ctx, w.s) })
 		wg.Wait()

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/model"
@@ -24,7 +25,7 @@ func (s *Store) Environments(ctx context.Context) ([]model.Environment, error) {
 // Environment reads one by name; ENVIRONMENT_NOT_FOUND for an unknown one.
 func (s *Store) Environment(ctx context.Context, name string) (model.Environment, error) {
 	e, err := one(ctx, s, scanEnvironment, `SELECT spec FROM environments WHERE name = $1`, name)
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		err = fault.New(fault.EnvironmentNotFound, "")
 	}
 	return e, err
@@ -57,7 +58,7 @@ func (s *Store) Agents(ctx context.Context) ([]model.Agent, error) {
 // Agent reads one by name or id; AGENT_NOT_FOUND for an unknown one.
 func (s *Store) Agent(ctx context.Context, nameOrID string) (model.Agent, error) {
 	a, err := one(ctx, s, scanAgent, `SELECT id, name, environment, description, created_at FROM agents WHERE name = $1 OR id = $1`, nameOrID)
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		err = fault.New(fault.AgentNotFound, "")
 	}
 	return a, err

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,7 +67,7 @@ func (t *Tx) LoadFenced(id string, fence int64) (*model.Record, error) {
 
 func record(ctx context.Context, q queryer, id string) (*model.Record, error) {
 	r, err := one(ctx, q, scanRecord, `SELECT `+conversationColumns+conversationTables+`WHERE c.id = $1`, id)
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		return nil, fault.New(fault.ConversationNotFound, "")
 	}
 	return r, err
@@ -131,7 +132,7 @@ func (s *Store) Hold(ctx context.Context, id string) (fence int64, err error) {
 		fence, err = one(t.ctx, t, scanInt, `UPDATE conversations SET fence = fence + 1, version = version + 1 WHERE id = $1 RETURNING fence`, id)
 		return err
 	})
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		return 0, fault.New(fault.ConversationNotFound, "")
 	}
 	return fence, err

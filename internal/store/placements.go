@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/astrabox/astrabox/internal/fault"
@@ -167,7 +168,7 @@ func (s *Store) Terminals(ctx context.Context, conversationID string) ([]*model.
 // Terminal reads one; TERMINAL_NOT_FOUND for an unknown one.
 func (s *Store) Terminal(ctx context.Context, conversationID, id string) (*model.TerminalRecord, error) {
 	r, err := one(ctx, s, scanTerminal, `SELECT `+terminalColumns+` FROM terminals WHERE id = $1 AND conversation_id = $2`, id, conversationID)
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		return nil, fault.New(fault.TerminalNotFound, "There is no such terminal.")
 	}
 	return r, err

@@ -111,7 +111,7 @@ func (s *Store) stmt(query string) (*sql.Stmt, error) {
 		return st, nil
 	}
 	// Without the caller's context: the statement outlives the call.
-	st, err := s.db.PrepareContext(context.Background(), query)
+	st, err := s.db.PrepareContext(context.Background(), query) //nolint:sqlclosecheck // closed by Close
 	if err != nil {
 		return nil, fmt.Errorf("prepare %q: %w", query, err)
 	}
@@ -173,7 +173,7 @@ func (t *Tx) prepared(query string) (*sql.Stmt, error) {
 
 // exec runs a statement and reports how many rows it changed.
 func (t *Tx) exec(query string, args ...any) (int64, error) {
-	st, err := t.prepared(query)
+	st, err := t.prepared(query) //nolint:sqlclosecheck // closed with the transaction
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +190,7 @@ type queryer interface {
 }
 
 func (t *Tx) query(_ context.Context, query string, args ...any) (*sql.Rows, error) {
-	st, err := t.prepared(query)
+	st, err := t.prepared(query) //nolint:sqlclosecheck // closed with the transaction
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func (t *Tx) query(_ context.Context, query string, args ...any) (*sql.Rows, err
 }
 
 func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	st, err := s.stmt(query)
+	st, err := s.stmt(query) //nolint:sqlclosecheck // closed by Close
 	if err != nil {
 		return nil, err
 	}

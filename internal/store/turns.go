@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/astrabox/astrabox/internal/fault"
@@ -41,7 +42,7 @@ func (t *Tx) Turn(conversationID, id string) (*model.TurnRecord, error) {
 
 func turn(ctx context.Context, q queryer, conversationID, id string) (*model.TurnRecord, error) {
 	r, err := one(ctx, q, scanTurn, `SELECT `+turnColumns+` FROM turns WHERE id = $1 AND conversation_id = $2`, id, conversationID)
-	if err == ErrNotFound {
+	if errors.Is(err, ErrNotFound) {
 		return nil, fault.New(fault.TurnNotFound, "")
 	}
 	return r, err

@@ -3,6 +3,7 @@ package fleettest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"sync"
 	"time"
@@ -206,7 +207,7 @@ func (ps processes) Attach(_ context.Context, id string, o sandbox.AttachOptions
 
 func (ps processes) Delete(_ context.Context, id string) error {
 	p, err := ps.find(id)
-	if err == sandbox.ErrProcessNotFound {
+	if errors.Is(err, sandbox.ErrProcessNotFound) {
 		return nil
 	}
 	if err != nil {
