@@ -160,7 +160,7 @@ func (k *keeper) facts() model.Facts {
 	r := k.s.room(k.id)
 	f.Wanted, f.Busy, f.ActiveAt = len(r.waiters) > 0, r.uses > 0, r.active
 	if k.s.suspended {
-		f.IdleAfter = 0
+		f.IdleAfter, f.Stopping = 0, true
 	}
 	return f
 }

@@ -408,29 +408,47 @@ func TestTerminals(t *testing.T) {
 	})
 }
 
-// A clean stop pauses what nobody uses and leaves a running turn alone.
+// A clean stop pauses all sandboxes. What runs is interrupted and says so; what
+// waits is delivered after the next start.
 func TestSuspend(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		idle, busy, never := w.create(), w.create(), w.create()
 		w.settled(idle, w.send(idle, "m1", "echo one"))
 		turn := w.send(busy, "m1", "drip 100")
 		w.running(busy, turn)
+		waits := w.send(busy, "m2", "echo two")
 		if err := w.s.Suspend(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		for id, want := range map[string]model.RuntimeState{idle: model.RuntimePaused, busy: model.RuntimeReady, never: model.RuntimeNone} {
+		for id, want := range map[string]model.RuntimeState{idle: model.RuntimePaused, busy: model.RuntimePaused, never: model.RuntimeNone} {
 			if c := w.get(id); c.Runtime.State != want {
 				t.Errorf("%s instead of %s", c.Runtime.State, want)
 			}
 		}
+		if turn = w.settled(busy, turn); turn.State != model.TurnInterrupted {
+			t.Errorf("the turn that ran: %s", turn.State)
+		}
+		if c := w.get(busy); c.Queued != 1 {
+			t.Errorf("%d messages wait", c.Queued)
+		}
 		w.halt()
 		time.Sleep(10 * time.Second)
 		w.boot()
-		if turn = w.settled(busy, turn); turn.State != model.TurnDone || said(w.events(busy), turn.ID) != chunks(100) {
-			t.Errorf("the turn over the stop: %s", turn.State)
+		if waits = w.settled(busy, waits); waits.State != model.TurnDone {
+			t.Errorf("the message that waited: %s", waits.State)
 		}
 		if two := w.settled(idle, w.send(idle, "m2", "echo two")); two.State != model.TurnDone {
 			t.Errorf("the suspended one afterwards: %s", two.State)
 		}
+		notices := 0
+		for _, e := range w.events(busy) {
+			if e.Type == model.EventNotice && e.TurnID == turn.ID {
+				notices++
+			}
+		}
+		if notices != 1 {
+			t.Errorf("%d notices say why the turn was interrupted", notices)
+		}
+		checkJournal(t, w.events(busy), turn, waits)
 	})
 }

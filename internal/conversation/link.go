@@ -30,7 +30,7 @@ const (
 	programBuffer = 4 << 20                // output that the sandbox keeps for us
 	flushEvery    = 50 * time.Millisecond  // at most 20 stores a second
 	flushBytes    = 256 << 10              // this much output is stored at once
-	maxOutbox     = 4 * MaxText            // stdin that may wait for its proof of arrival
+	maxOutbox     = 16 * MaxText           // stdin that may wait for its proof of arrival
 	firstEvidence = 200 * time.Millisecond // after this a silent program is asked for its stdin
 	lastEvidence  = 5 * time.Second        // at most so long between two questions
 	sendTimeout   = 15 * time.Second       // of one write to the program
@@ -322,7 +322,7 @@ func (k *keeper) save(ctx context.Context, end fate) error {
 	l := k.link
 	killFlushing.Hit()
 	p := l.p
-	if len(l.p.Outbox)+len(l.out) > maxOutbox {
+	if len(l.out) > 0 && len(l.p.Outbox)+len(l.out) > maxOutbox {
 		return fmt.Errorf("the Agent program doesn't read its stdin: more than %d bytes wait", maxOutbox)
 	}
 	p.Outbox = append(bytes.Clone(p.Outbox), l.out...)

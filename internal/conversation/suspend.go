@@ -6,13 +6,15 @@ import (
 
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/internal/store"
 )
 
-// Suspend pauses the sandboxes that nobody uses at this moment, for a clean stop
-// of the platform, and waits for it as long as ctx allows. A sandbox in which a
-// turn runs, or which is just being used, is left running: the next start finds
-// it. No sandbox is started meanwhile. Call it while Run runs; a service that
-// was suspended is of no more use.
+// Suspend pauses all sandboxes for a clean stop of the platform, so that nothing
+// of it runs on unwatched, and waits for it as long as ctx allows. A turn that
+// runs is interrupted first, as if a person had, with a notice that says why;
+// messages that wait are delivered after the next start. A sandbox that is just
+// starting is waited for; none is started for messages meanwhile. Call it while
+// Run runs; a service that was suspended is of no more use.
 func (s *Service) Suspend(ctx context.Context) error {
 	s.mu.Lock()
 	s.suspended = true
@@ -35,6 +37,11 @@ func (s *Service) Suspend(ctx context.Context) error {
 				continue
 			}
 			waits = true
+			if r.Turn != nil && r.Turn.State != model.TurnInterrupting {
+				if err := s.interruptForStop(ctx, id); err != nil {
+					return err
+				}
+			}
 			if !woken[id] {
 				woken[id] = true
 				s.wake(id)
@@ -51,10 +58,26 @@ func (s *Service) Suspend(ctx context.Context) error {
 	}
 }
 
-// suspendable: the conversation's keeper is about to pause its sandbox.
+// interruptForStop begins the interrupt of the turn in progress.
+func (s *Service) interruptForStop(ctx context.Context, id string) error {
+	_, err := s.change(ctx, id, func(t *store.Tx, r *model.Record) error {
+		if r.Turn == nil || r.Turn.State == model.TurnInterrupting {
+			return nil
+		}
+		if err := t.SetTurn(r.Turn.ID, r.Turn.State, model.TurnInterrupting, nil); err != nil {
+			return err
+		}
+		return t.Event(r, r.Turn.ID, model.EventNotice, map[string]string{"level": "warning", "text": "The server is stopping, which interrupts this turn."})
+	})
+	s.wake(id)
+	return err
+}
+
+// suspendable: the conversation's keeper is about to pause its sandbox, or gets
+// to it.
 func (s *Service) suspendable(r *model.Record) bool {
 	switch r.Runtime.State {
-	case model.RuntimePausing, model.RuntimeTerminating:
+	case model.RuntimeStarting, model.RuntimeResuming, model.RuntimePausing, model.RuntimeTerminating:
 		return r.State == model.Active
 	case model.RuntimeReady:
 	default:
@@ -63,5 +86,5 @@ func (s *Service) suspendable(r *model.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	room := s.rooms[r.ID]
-	return r.State == model.Active && r.Turn == nil && r.Queued == 0 && (room == nil || room.uses == 0 && len(room.waiters) == 0)
+	return r.State == model.Active && (room == nil || room.uses == 0 && len(room.waiters) == 0)
 }

@@ -170,6 +170,21 @@ func TestInterruptBeforeDelivery(t *testing.T) {
 	})
 }
 
+// The longest message, in the characters that take most room on the way.
+func TestLongestMessage(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		id := w.create()
+		text := "echo " + strings.Repeat("\x01", MaxText-5)
+		one := w.settled(id, w.send(id, "m1", text))
+		if ran := w.backend.Executed(); one.State != model.TurnDone || !slices.Equal(ran, []string{text}) {
+			t.Errorf("%s %+v", one.State, one.Error)
+		}
+		if two := w.settled(id, w.send(id, "m2", "echo two")); two.State != model.TurnDone {
+			t.Errorf("the next one: %s", two.State)
+		}
+	})
+}
+
 // A command that says nothing is running all the same.
 func TestSilentTurnIsRunning(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
