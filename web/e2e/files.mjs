@@ -121,6 +121,8 @@ export async function files(t) {
     await item("deep").focus();
     await page.keyboard.press("Delete");
     await page.getByRole("alertdialog").getByRole("button", { name: "Delete" }).click();
+    // The tree counts again once the question is gone.
+    await page.getByRole("alertdialog").waitFor({ state: "detached" });
     await poll("gone", async () => (await item("deep").count()) === 0);
     equal((await fetch(`${t.url}/api/v1${content("/workspace/src/deep/todo.md")}`)).status, 404, "on the server too");
   });

@@ -1,6 +1,6 @@
 // What only the stand-in server brings about at will.
 
-import { composer, poll, ready, send, timeline } from "./helpers.mjs";
+import { composer, equal, poll, ready, run, send, timeline } from "./helpers.mjs";
 
 export async function provoked(t) {
   const { id, page } = await ready(t);
@@ -42,6 +42,21 @@ export async function provoked(t) {
     }
     await log.getByText("cut-5", { exact: true }).waitFor({ timeout: 30_000 });
     for (let i = 1; i <= 5; i++) if ((await log.getByText(`cut-${i}`, { exact: true }).count()) !== 1) throw new Error(`cut-${i}`);
+  });
+  await step("a long conversation shows its end first, and the rest when it is looked for", async () => {
+    const long = await t.api("POST", "/conversations", {});
+    for (let i = 0; i < 90; i++) await t.api("POST", `/conversations/${long.id}/messages`, { client_message_id: `m${i}`, text: `echo number-${i}` });
+    await run(t, long.id, "echo the-end");
+    await page.goto(`${t.url}/c/${long.id}`);
+    await log.getByText("the-end", { exact: true }).waitFor();
+    equal(await log.getByText("number-3", { exact: true }).count(), 0, "the beginning isn't there yet");
+    await log.hover();
+    await poll("the beginning, by scrolling up", async () => {
+      await page.mouse.wheel(0, -1500);
+      return (await log.getByText("number-0", { exact: true }).count()) === 1;
+    }, 30_000);
+    await page.getByRole("button", { name: "Jump to the latest" }).click();
+    await poll("the end", () => log.evaluate((e) => e.scrollHeight - e.scrollTop - e.clientHeight < 50));
   });
   await page.context().close();
 }

@@ -1,7 +1,9 @@
 // Drives a running server through everything that the console shows, with a real browser, and leaves screenshots in e2e/out.
 //
 //   node e2e/run.mjs --url http://127.0.0.1:8088 [--chromium /usr/bin/chromium] [--only files,terminal] [--mock]
+//   node e2e/run.mjs --url http://127.0.0.1:8188 --serve "bin/astrabox serve --state-dir /tmp/s --listen 127.0.0.1:8188"
 //
+// --serve starts the server itself, so that it can also be killed and started again: the recovery part.
 // --mock adds what only the stand-in server can bring about at will: a lost sandbox, a start that fails.
 
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
@@ -14,6 +16,8 @@ import { files } from "./files.mjs";
 import { terminal } from "./terminal.mjs";
 import { looks } from "./looks.mjs";
 import { provoked } from "./provoked.mjs";
+import { recovery } from "./recovery.mjs";
+import { Server } from "./server.mjs";
 
 const { values: args } = parseArgs({
   options: {
@@ -22,6 +26,7 @@ const { values: args } = parseArgs({
     out: { type: "string", default: new URL("./out", import.meta.url).pathname },
     only: { type: "string" },
     mock: { type: "boolean", default: false },
+    serve: { type: "string" },
   },
 });
 
@@ -32,6 +37,9 @@ const browser = await chromium.launch({
   headless: true,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", `--crash-dumps-dir=${profile}`],
 });
+
+const server = args.serve ? new Server(args.serve, args.url, join(args.out, "server.log")) : undefined;
+await server?.start();
 
 let passed = 0;
 const failures = [];
@@ -77,8 +85,8 @@ const api = async (method, path, body, headers = {}) => {
 };
 
 const shot = (page, name) => page.screenshot({ path: join(args.out, `${name}.png`), animations: "disabled" });
-const t = { mock: args.mock, step, open, api, shot, url: args.url, out: args.out };
-const parts = { conversation, files, terminal, lifecycle, ...(args.mock ? { provoked } : {}), looks };
+const t = { mock: args.mock, server, step, open, api, shot, url: args.url, out: args.out };
+const parts = { conversation, files, terminal, lifecycle, ...(args.mock ? { provoked } : {}), looks, ...(server ? { recovery } : {}) };
 const wanted = args.only?.split(",") ?? Object.keys(parts);
 for (const [name, part] of Object.entries(parts)) {
   if (!wanted.includes(name)) continue;
@@ -89,6 +97,7 @@ await step("the page has no complaints: no errors, nothing refused by the conten
   if (complaints.length > 0) throw new Error([...new Set(complaints)].join("\n"));
 });
 await browser.close();
+await server?.stop();
 rmSync(profile, { recursive: true, force: true });
 console.log(`${passed} passed, ${failures.length} failed`);
 process.exit(failures.length === 0 ? 0 : 1);

@@ -12,7 +12,10 @@ startTheme();
 
 const queries = new QueryClient({
   defaultOptions: {
+    // The server is often on this very machine: a browser without a network isn't offline to it.
+    mutations: { networkMode: "always" },
     queries: {
+      networkMode: "always",
       staleTime: 2_000,
       retry: (n, e) => n < 3 && (!(e instanceof ApiError) || e.unreachable || e.retryable),
     },

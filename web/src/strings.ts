@@ -120,6 +120,7 @@ export const t = {
     you: "You",
     timeline: "Conversation",
     jump: "Jump to the latest",
+    earlier: "Show earlier messages",
     offline: "Connection lost. Trying again…",
     reconnecting: "Connecting…",
     title: "Title, click to rename",

@@ -24,6 +24,9 @@ import { EntryView, Pending } from "./turn";
 const FilesPanel = lazy(() => import("../files/panel"));
 const TerminalPanel = lazy(() => import("../terminal/panel"));
 
+/** Entries shown at first, and how many more at a time: a long conversation must not cost what isn't looked at. */
+const page = 40;
+
 export function ConversationPage({ id }: { id: string }) {
   const { data, error, isError } = useConversation(id);
   const navigate = useNavigate();
@@ -130,6 +133,8 @@ function Talk({ conversation: c, view, link, error, shell, runtime, hidden }: {
   conversation: Conversation; view: View; link: string; error?: ApiError; shell: boolean; runtime: RuntimeState; hidden: boolean;
 }) {
   const composer = useRef<ComposerHandle>(null);
+  const [shown, setShown] = useState(page);
+  const earlier = useCallback(() => setShown((n) => n + page), []);
   const pending = useOutbox(c.id);
   const queries = useQueryClient();
   // How much there was when the page came: less than that isn't worth showing yet.
@@ -180,10 +185,10 @@ function Talk({ conversation: c, view, link, error, shell, runtime, hidden }: {
   return (
     <div className="flex h-full flex-col">
       <LinkBar link={link} loading={loading} />
-      <Timeline>
+      <Timeline onEarlier={!loading && view.entries.length > shown ? earlier : undefined}>
         {loading ? <div className="py-16"><Loading /></div> : (
           <>
-            {view.entries.map((e) => <EntryView key={e.key} entry={e} shell={shell} onTakeBack={takeBack} />)}
+            {view.entries.slice(-shown).map((e) => <EntryView key={e.key} entry={e} shell={shell} onTakeBack={takeBack} />)}
             {waiting.map((m) => (
               <Pending key={m.id} m={m} shell={shell} onRetry={() => outbox.retry(c.id, m.id)} onDiscard={() => outbox.discard(c.id, m.id)}
                 onTakeBack={() => {

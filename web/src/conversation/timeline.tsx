@@ -1,21 +1,41 @@
 import { ArrowDown } from "lucide-react";
 import { useCallback, useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import { t } from "../strings";
+import { Button } from "../ui/button";
 
-/** Scrolls with what comes as long as the person is at the end, and stays put otherwise. */
-export function Timeline({ children, footer }: { children: ReactNode; footer?: ReactNode }) {
+/**
+ * Scrolls with what comes as long as the person is at the end, and stays put otherwise. `onEarlier` is called when the person
+ * comes near the beginning of what is shown, while there is more before it.
+ */
+export function Timeline({ children, onEarlier }: { children: ReactNode; onEarlier?: () => void }) {
   const box = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
   const stick = useRef(true);
   const [away, setAway] = useState(false);
+  const top = useRef<HTMLDivElement>(null);
+  /** Distance from the end when earlier entries were asked for: they come in above, and nothing must move. */
+  const held = useRef<number>(undefined);
 
   const toEnd = useCallback(() => {
     if (box.current) box.current.scrollTop = box.current.scrollHeight;
   }, []);
 
   useLayoutEffect(() => {
-    if (stick.current) toEnd();
+    if (held.current !== undefined && box.current) {
+      box.current.scrollTop = box.current.scrollHeight - held.current;
+      held.current = undefined;
+    } else if (stick.current) toEnd();
   });
+  const earlier = useCallback(() => {
+    if (box.current) held.current = box.current.scrollHeight - box.current.scrollTop;
+    onEarlier?.();
+  }, [onEarlier]);
+  useEffect(() => {
+    if (!onEarlier || !top.current) return;
+    const o = new IntersectionObserver((seen) => seen.some((x) => x.isIntersecting) && !stick.current && earlier(), { root: box.current, rootMargin: "600px 0px 0px 0px" });
+    o.observe(top.current);
+    return () => o.disconnect();
+  }, [onEarlier, earlier]);
   useEffect(() => {
     // Lines that wrap anew, cards that open, lazily laid out entries.
     const o = new ResizeObserver(() => stick.current && toEnd());
@@ -41,7 +61,10 @@ export function Timeline({ children, footer }: { children: ReactNode; footer?: R
           setAway(!end);
         }}
       >
-        <div ref={content} className="mx-auto flex max-w-3xl flex-col gap-5 px-4 pt-2 pb-6 [&>*:first-child>*:first-child]:border-t-0">{children}</div>
+        <div ref={content} className="mx-auto flex max-w-3xl flex-col gap-5 px-4 pt-2 pb-6 [&>*:first-child>*:first-child]:border-t-0">
+          {onEarlier && <div ref={top} className="py-2 text-center"><Button small look="quiet" onClick={earlier}>{t.conversation.earlier}</Button></div>}
+          {children}
+        </div>
       </div>
       {away && (
         <button
@@ -56,7 +79,6 @@ export function Timeline({ children, footer }: { children: ReactNode; footer?: R
           {t.conversation.jump}
         </button>
       )}
-      {footer}
     </div>
   );
 }

@@ -130,11 +130,13 @@ function Files({ id, settled, visible, file, onFile }: Props) {
     },
   };
 
-  const remove = (e: FileEntry) => attempt(async () => {
-    await api.deleteFiles(id, [e.path]);
+  const remove = (e: FileEntry) => {
     setRemoving(undefined);
-    if (file && within(file, e.path)) onFile(undefined);
-  }).finally(() => setRemoving(undefined));
+    return attempt(async () => {
+      await api.deleteFiles(id, [e.path]);
+      if (file && within(file, e.path)) onFile(undefined);
+    });
+  };
 
   const onDrop = async (e: React.DragEvent) => {
     e.preventDefault();
