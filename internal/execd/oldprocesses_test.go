@@ -170,7 +170,11 @@ func TestOldShortRuns(t *testing.T) {
 		for range 40 {
 			id := oldSession(t, d, `{"command":"echo hi"}`)
 			got, _ := oldAll(t, oldAttach(t, d, id, query))
-			if len(got) != 3 || !strings.HasPrefix(got[1], "1 hi") {
+			out := ""
+			for _, m := range got[1 : len(got)-1] {
+				out += strings.TrimPrefix(m, "1 ")
+			}
+			if strings.TrimRight(out, "\r\n") != "hi" || got[len(got)-1] != `{"type":"exit","exit_code":0}` {
 				t.Fatalf("%s: %q", query, got)
 			}
 		}

@@ -1,0 +1,59 @@
+package execd
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// Lines don't depend on how the output was cut into reads.
+func FuzzLines(f *testing.F) {
+	f.Add("a\r\nb\rc\n\n\r\r\nend", uint8(1))
+	f.Add("\r", uint8(1))
+	f.Add("\n\r\n", uint8(2))
+	f.Fuzz(func(t *testing.T, text string, step uint8) {
+		var want []string
+		normal := strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n")
+		parts := strings.Split(normal, "\n")
+		for i, p := range parts {
+			switch {
+			case i == len(parts)-1 && p == "":
+			case p == "":
+				want = append(want, "\n")
+			default:
+				want = append(want, p)
+			}
+		}
+		var got []string
+		var l lineSplitter
+		keep := func(b []byte) { got = append(got, string(b)) }
+		for b := range slices.Chunk([]byte(text), int(step)+1) {
+			l.add(b, keep)
+		}
+		l.finish(keep)
+		if !slices.Equal(got, want) {
+			t.Errorf("%q by %d: %q, want %q", text, int(step)+1, got, want)
+		}
+	})
+}
+
+// A text arrives as it was, but for bytes that aren't UTF-8.
+func FuzzString(f *testing.F) {
+	f.Add("a\"b\\c\n\t\x00<&>é\xff\u2028\U0001F600")
+	f.Fuzz(func(t *testing.T, text string) {
+		b := appendString(nil, []byte(text))
+		var got string
+		if err := json.Unmarshal(b, &got); err != nil {
+			t.Fatalf("%q gives %q: %v", text, b, err)
+		}
+		var want strings.Builder
+		for _, r := range text { // each bad byte becomes one U+FFFD
+			want.WriteRune(r)
+		}
+		if got != want.String() || !utf8.Valid(b) || strings.ContainsAny(string(b), "<>&\n") {
+			t.Errorf("%q gives %q", text, b)
+		}
+	})
+}
