@@ -64,7 +64,7 @@ func (c *command) serveCommand() *cobra.Command {
 		Long: `Start the server and stop it with Ctrl-C. It listens on this machine only: it
 has no login. The bundled sandbox service is started, or found when it runs,
 unless ASTRABOX_SANDBOX_OPENAPI_BASE_URL names another one. At a clean stop
-sandboxes are paused; --keep-sandboxes leaves them running.`,
+turns are interrupted and sandboxes paused; --keep-sandboxes leaves both to run.`,
 		Args: nArgs(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if config.Log, err = c.logger(level); err != nil {

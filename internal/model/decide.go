@@ -28,6 +28,8 @@ type Facts struct {
 	// IdleAfter is how long an unused sandbox keeps running; negative: for ever.
 	IdleAfter time.Duration
 	Idle      IdleAction
+	// Stopping: the platform stops; what waits is for its next start.
+	Stopping bool
 	// RenewBelow is the rest of the lease at which it is renewed.
 	RenewBelow time.Duration
 }
@@ -44,7 +46,7 @@ func Decide(r Record, f Facts) (Action, time.Time) {
 		}
 		return ActTerminate, time.Time{}
 	}
-	work := f.Wanted || r.Queued > 0
+	work := f.Wanted || r.Queued > 0 && !f.Stopping
 	switch r.Runtime.State {
 	case RuntimeStarting:
 		return ActStart, time.Time{}
