@@ -36,8 +36,9 @@ export function NewPage() {
   const agent = all.find((a) => a.name === chosen) ?? all.find((a) => isShell(a, environments)) ?? all[0];
   const isShellAgent = !agent || isShell(agent, environments);
   const findings = (doctor.data ?? []).filter((f) => !f.ok);
-  const problems = findings.filter((f) => f.severity !== "info");
-  const remarks = findings.filter((f) => f.severity === "info");
+  // What keeps sandboxes from working is in the way; the rest is there to be looked up.
+  const problems = findings.filter((f) => f.severity === "error");
+  const remarks = findings.filter((f) => f.severity !== "error");
 
   const start = async (text: string) => {
     setBusy(true);
