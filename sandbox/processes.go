@@ -109,7 +109,8 @@ type Attachment interface {
 	// Send queues bytes for stdin, in order. It doesn't wait for the process to
 	// read them unless 1 MiB is waiting already. What arrived is counted in
 	// ProcessStatus.Stdin, so that a caller that lost the connection can send
-	// exactly the rest.
+	// exactly the rest. io.EOF, as from the methods below, when the process has
+	// ended: what is left of its output and its Exit still come from Recv.
 	Send(ctx context.Context, stdin []byte) error
 	CloseStdin(ctx context.Context) error
 	// Ack says that the caller has stored everything before offset. A process

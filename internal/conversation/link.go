@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/astrabox/astrabox/internal/agentprogram"
@@ -162,7 +163,17 @@ func (l *link) send(ctx context.Context, b []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	return l.att.Send(ctx, b)
+	return unlessEnded(l.att.Send(ctx, b))
+}
+
+// unlessEnded passes over that the process has ended: the attachment is sound,
+// and what it gives next says how the process ended. Attaching anew would only
+// meet the same.
+func unlessEnded(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // close detaches; the process goes on.
@@ -311,7 +322,7 @@ func (k *keeper) flush(ctx context.Context) error {
 	l.acked = l.p.OutputAt
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	return l.att.Ack(ctx, l.acked)
+	return unlessEnded(l.att.Ack(ctx, l.acked))
 }
 
 // save stores, in one transaction, the events of the lines so far, the state

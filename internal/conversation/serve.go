@@ -289,7 +289,7 @@ func (k *keeper) interrupt(ctx context.Context, r *model.Record) (again bool, ne
 			l.termed = true
 			callCtx, cancel := context.WithTimeout(ctx, sendTimeout)
 			defer cancel()
-			if err := l.att.Signal(callCtx, "SIGTERM"); err != nil {
+			if err := unlessEnded(l.att.Signal(callCtx, "SIGTERM")); err != nil {
 				return false, next, err
 			}
 		}

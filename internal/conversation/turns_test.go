@@ -242,6 +242,35 @@ func TestUnreadMessageOfAProgramThatEnds(t *testing.T) {
 	})
 }
 
+// A program that ended between the storing of a message and its sending takes
+// no more input: its end is seen at once, and the message wasn't delivered.
+func TestProgramEndsBeforeTheMessageIsSent(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		id := w.create()
+		w.settled(id, w.send(id, "m1", "echo one"))
+		_, disarm := w.killAt("turn.delivering", 1)
+		defer disarm()
+		two := w.send(id, "m2", "echo two")
+		for !w.crashed.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		for box := range w.backend.Boxes() {
+			w.backend.EndProcesses(box)
+		}
+		began := time.Now()
+		two = w.settled(id, two)
+		if two.State != model.TurnUndelivered || two.Error == nil || two.Error.Code != string(fault.InputNotDelivered) {
+			t.Errorf("%s %+v", two.State, two.Error)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if three := w.settled(id, w.send(id, "m3", "echo three")); three.State != model.TurnDone {
+			t.Errorf("afterwards: %s %+v", three.State, three.Error)
+		}
+	})
+}
+
 // Output is stored at most twenty times a second, the first of it at once, and
 // no byte is lost.
 func TestCoalescing(t *testing.T) {

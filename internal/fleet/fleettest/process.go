@@ -306,6 +306,9 @@ func (a *attachment) Send(_ context.Context, b []byte) error {
 	if a.err != nil {
 		return a.err
 	}
+	if a.p.state == sandbox.ProcessExited {
+		return io.EOF
+	}
 	a.p.stdin = append(a.p.stdin, b[:limit]...)
 	if cut {
 		a.fail(errCut)
@@ -330,8 +333,11 @@ func (a *attachment) Ack(_ context.Context, offset int64) error {
 
 func (a *attachment) Signal(_ context.Context, name string) error {
 	a.p.mu.Lock()
-	ignores := a.p.ignores
+	ignores, exited := a.p.ignores, a.p.state == sandbox.ProcessExited
 	a.p.mu.Unlock()
+	if exited {
+		return io.EOF
+	}
 	if name == "SIGTERM" && !ignores {
 		a.p.end(sandbox.Exit{Code: 143, Signal: name}, false)
 	}
