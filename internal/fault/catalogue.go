@@ -86,6 +86,7 @@ const (
 	StateInvalid       Code = "STATE_INVALID"
 	StateTooNew        Code = "STATE_TOO_NEW"
 	StorageUnavailable Code = "STORAGE_UNAVAILABLE"
+	StorageFull        Code = "STORAGE_FULL"
 	StorageConflict    Code = "STORAGE_CONFLICT"
 	AddressInUse       Code = "ADDRESS_IN_USE"
 	AuthRequired       Code = "AUTHENTICATION_NOT_CONFIGURED"
@@ -169,6 +170,7 @@ var catalogue = []Entry{
 	{StateInvalid, http.StatusInternalServerError, false, "The state directory can't be used."},
 	{StateTooNew, http.StatusInternalServerError, false, "The state directory belongs to a newer version of AstraBox."},
 	{StorageUnavailable, http.StatusServiceUnavailable, true, "The database can't be reached."},
+	{StorageFull, http.StatusInsufficientStorage, true, "The disk that AstraBox keeps its data on is full; nothing was changed. Make some room and try again."},
 	{StorageConflict, http.StatusConflict, true, "Somebody else changed it meanwhile."},
 	{AddressInUse, http.StatusConflict, false, "The address is in use."},
 	{AuthRequired, http.StatusInternalServerError, false, "An address that others can reach needs authentication."},

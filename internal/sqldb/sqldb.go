@@ -166,6 +166,12 @@ func IsBusy(err error) bool {
 	return code(err)&0xff == sqlite3.SQLITE_BUSY
 }
 
+// IsFull reports whether there was no space left on the disk.
+func IsFull(err error) bool {
+	c := code(err)
+	return c&0xff == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR_SHMSIZE
+}
+
 // IsUnique reports whether a UNIQUE or PRIMARY KEY constraint refused a row.
 func IsUnique(err error) bool {
 	switch code(err) {

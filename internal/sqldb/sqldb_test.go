@@ -195,3 +195,23 @@ func BenchmarkTx(b *testing.B) {
 		}
 	}
 }
+
+func TestIsFull(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "x.db"), migrations(1))
+	db.SetMaxOpenConns(1) // the limit is the connection's
+	if _, err := db.Exec("PRAGMA max_page_count = 20"); err != nil {
+		t.Fatal(err)
+	}
+	insert := func(n int) error {
+		return Tx(t.Context(), db, func(tx *sql.Tx) error {
+			_, err := tx.Exec("INSERT INTO a (v) VALUES (hex(zeroblob($1)))", n)
+			return err
+		})
+	}
+	if err := insert(1 << 20); !IsFull(err) || IsBusy(err) {
+		t.Errorf("no room: %v", err)
+	}
+	if err := insert(1); err != nil || IsFull(err) {
+		t.Errorf("a row that has room: %v", err)
+	}
+}

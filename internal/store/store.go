@@ -72,6 +72,9 @@ func Open(ctx context.Context, path string, committed func([]Committed)) (*Store
 		if errors.Is(err, sqldb.ErrNewer) {
 			return nil, fault.Wrap(fault.StateTooNew, err, "")
 		}
+		if sqldb.IsFull(err) {
+			return nil, fault.Wrap(fault.StorageFull, err, "")
+		}
 		return nil, fault.Wrap(fault.StorageUnavailable, err, "")
 	}
 	writer, err := db.Conn(ctx)
@@ -159,6 +162,9 @@ func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
 	})
 	if err == nil && len(t.made) > 0 && s.committed != nil {
 		s.committed(t.made)
+	}
+	if sqldb.IsFull(err) {
+		return fault.Wrap(fault.StorageFull, err, "")
 	}
 	return err
 }
