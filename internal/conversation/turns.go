@@ -3,6 +3,8 @@ package conversation
 import (
 	"context"
 	"errors"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/internal/agentprogram"
@@ -60,6 +62,9 @@ func (s *Service) Send(ctx context.Context, id, clientMessageID, text string) (m
 		if err := t.Event(r, turn.ID, model.EventAccepted, map[string]string{"text": text, "client_message_id": clientMessageID}); err != nil {
 			return err
 		}
+		if r.Title == "" {
+			r.Title = titleOf(text)
+		}
 		r.ActiveAt = t.Now()
 		return t.Save(r)
 	})
@@ -69,6 +74,23 @@ func (s *Service) Send(ctx context.Context, id, clientMessageID, text string) (m
 	killAccepted.Hit()
 	s.wake(id)
 	return turn.Turn, nil
+}
+
+// titleOf makes a title from a conversation's first message: its first line
+// with anything in it, at most 60 characters of it.
+func titleOf(text string) string {
+	const most = 60
+	for line := range strings.Lines(text) {
+		words := strings.Join(strings.FieldsFunc(line, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+		if words == "" {
+			continue
+		}
+		if runes := []rune(words); len(runes) > most {
+			return strings.TrimSpace(string(runes[:most-1])) + "…"
+		}
+		return words
+	}
+	return ""
 }
 
 // usable refuses conversations that take no more input.
