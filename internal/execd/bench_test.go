@@ -1,6 +1,7 @@
 package execd_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -46,7 +47,7 @@ func BenchmarkProcessOutput(b *testing.B) {
 	a := s.attach(sandbox.AttachOptions{})
 	for {
 		_, err := a.Recv(b.Context())
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return
 		}
 		if err != nil {

@@ -107,7 +107,7 @@ func TestReplay(t *testing.T) {
 		var order []string
 		for {
 			f, err := a.Recv(ctx(t))
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
@@ -399,7 +399,7 @@ func TestTerminal(t *testing.T) {
 func collectExits(t *testing.T, a sandbox.Attachment) (exits []sandbox.Exit) {
 	for {
 		f, err := a.Recv(ctx(t))
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return exits
 		}
 		if err != nil {

@@ -60,7 +60,7 @@ type received struct {
 }
 
 // newAttachment waits for the daemon's first message and starts reading.
-func newAttachment(ctx context.Context, ws *websocket.Conn, o sandbox.AttachOptions) (*attachment, error) {
+func newAttachment(ctx context.Context, ws *websocket.Conn, o sandbox.AttachOptions) (sandbox.Attachment, error) {
 	ws.SetReadLimit(wire.OutputHeaderSize + wire.MaxFrame)
 	t, b, err := ws.Read(ctx)
 	var hello wire.Connected
@@ -200,11 +200,7 @@ func closeError(err error) error {
 	case wire.ClosePolicy:
 		return fmt.Errorf("%w: the daemon refused a message", sandbox.ErrUnreachable)
 	}
-	if errors.Is(err, io.EOF) {
-		// Of the connection: it mustn't be taken for the attachment's own end.
-		return fmt.Errorf("%w: the connection was cut", sandbox.ErrUnreachable)
-	}
-	return fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
+	return lost(err)
 }
 
 func (a *attachment) Recv(ctx context.Context) (sandbox.Frame, error) {
@@ -293,7 +289,7 @@ func (a *attachment) write(ctx context.Context, t websocket.MessageType, b []byt
 		case <-a.ended:
 			return a.err
 		case <-time.After(time.Second):
-			return fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
+			return lost(err)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	case err != nil && ctx.Err() != nil:
 		return none, ctx.Err()
 	case errors.Is(context.Cause(run), errSilent):
-		return none, fmt.Errorf("%w: %w", sandbox.ErrUnreachable, errSilent)
+		return none, lost(errSilent)
 	case err != nil:
 		return none, err
 	case exit.TimedOut:
@@ -127,14 +127,14 @@ func (o *outputReader) read(stdout, stderr io.Writer) (wire.CommandExit, error) 
 		t, payload, err := o.frame()
 		quiet.Stop()
 		if err != nil {
-			return wire.CommandExit{}, fmt.Errorf("%w: the connection to a running command was lost: %w", sandbox.ErrUnreachable, err)
+			return wire.CommandExit{}, fmt.Errorf("the connection to a running command was lost: %w", lost(err))
 		}
 		to := stdout
 		switch t {
 		case wire.FrameExit:
 			var exit wire.CommandExit
 			if err := json.Unmarshal(payload, &exit); err != nil {
-				return exit, fmt.Errorf("%w: the command's end can't be read: %w", sandbox.ErrUnreachable, err)
+				return exit, fmt.Errorf("the command's end can't be read: %w", lost(err))
 			}
 			return exit, nil
 		case wire.FrameFailed:
@@ -176,7 +176,7 @@ func (o *outputReader) frame() (wire.FrameType, []byte, error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err

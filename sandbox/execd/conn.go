@@ -307,9 +307,16 @@ func unreachable(ctx context.Context, err error) error {
 	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
-		return fmt.Errorf("%w: %w (%w)", sandbox.ErrUnreachable, err, errStale)
+		return fmt.Errorf("%w (%w)", lost(err), errStale)
 	}
-	return fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
+	return lost(err)
+}
+
+// lost makes an ErrUnreachable that keeps the cause's text alone: the end of a
+// connection (io.EOF) isn't the end of what it carried, and a dial that took
+// too long isn't the caller's deadline.
+func lost(cause error) error {
+	return fmt.Errorf("%w: %s", sandbox.ErrUnreachable, cause.Error())
 }
 
 // CloseIdleConnections closes the connections of the shared pool that nobody

@@ -31,6 +31,7 @@ func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*webso
 
 func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, protocol string) (*websocket.Conn, error) {
 	u, header := target(e, path, query)
+	//nolint:bodyclose // Dial has read the body and replaced it by what it read
 	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
 		HTTPClient:      c.client,
 		HTTPHeader:      header,

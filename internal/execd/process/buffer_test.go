@@ -10,9 +10,9 @@ import (
 
 // The buffer is compared with one that keeps everything.
 func TestBufferAgainstAModel(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		b := buffer{max: 64 + r.IntN(20000)}
+		b := buffer{max: 64 + r.IntN(4000)}
 		type origin struct {
 			run     int
 			channel byte
@@ -20,7 +20,7 @@ func TestBufferAgainstAModel(t *testing.T) {
 		var all []byte
 		var from []origin
 		run, floor := 1, int64(0)
-		for range 200 {
+		for range 60 {
 			if r.IntN(20) == 0 {
 				b.ended(run, child.Exit{Code: run})
 				if e, ok := b.endAt(b.next, run-1); !ok || e.run != run {
