@@ -127,6 +127,33 @@ func TestKilledSandbox(t *testing.T) {
 	}
 }
 
+// TestKilledEverything: what a power cut leaves. The next start says what became
+// of the turn, cleans up, and goes on.
+func TestKilledEverything(t *testing.T) {
+	s := newServer(t, options{})
+	id := s.conversation()
+	s.say(id, "true")
+	turnID := s.send(id, "echo begun; sleep 4321")
+	s.waitOutput(id, turnID, "begun\n")
+	waits := s.send(id, "echo after")
+	service, err := s.Service()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kill()
+	kill9(t, strconv.Itoa(service.PID))
+	kill9(t, s.pids("execd")[0])
+	s.start()
+	v := s.wait(id, turnID)
+	if v.end.Reason != agentprogram.ReasonFailed || v.end.Error == nil || v.end.Error.Code != string(fault.SandboxLost) || v.output != "begun\n" {
+		t.Errorf("expected the turn to fail with SANDBOX_LOST, saw %+v %+v", v, v.end.Error)
+	}
+	if v := s.wait(id, waits); v.output != "after\n" || v.end.Reason != agentprogram.ReasonDone {
+		t.Errorf("the message that waited: %+v", v)
+	}
+	until(t, "one sandbox", func() (bool, any) { p := s.pids("execd"); return len(p) == 1, p })
+}
+
 // TestKilledProgram: the death of the Agent program ends the turn and everything
 // that it started, not the sandbox.
 func TestKilledProgram(t *testing.T) {

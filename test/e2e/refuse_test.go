@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"database/sql"
+	"encoding/json"
 	"io"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	_ "modernc.org/sqlite" // opens a state directory's database to age it
 
+	"github.com/astrabox/astrabox/internal/httpapi/wire"
 	"github.com/astrabox/astrabox/internal/inventory"
 	"github.com/astrabox/astrabox/internal/sandboxd"
 )
@@ -72,6 +74,28 @@ func TestServeRefuses(t *testing.T) {
 			}
 			refused(t, state, test.env, test.args, test.code, test.says...)
 		})
+	}
+}
+
+// TestDoctor: it says what is missing and how to get it, without a server.
+func TestDoctor(t *testing.T) {
+	missing := []string{"ASTRABOX_RUNC_PATH=/nowhere/runc"}
+	r := run(t, missing, "doctor")
+	if r.code != 1 || !strings.Contains(r.out, "/nowhere/runc") || !strings.Contains(r.out, "fix:") {
+		t.Errorf("without runc: %+v", r)
+	}
+	r = run(t, missing, "doctor", "--json")
+	var list wire.Items[wire.Finding]
+	if err := json.Unmarshal([]byte(r.out), &list); err != nil || r.code != 1 {
+		t.Fatalf("without runc: %d, %v in %q", r.code, err, r.out)
+	}
+	for _, f := range list.Items {
+		if f.ID == "" || f.Summary == "" || !f.OK && f.Fix == "" || !f.OK && f.Severity == "error" != (f.ID == "runc") {
+			t.Errorf("%+v", f)
+		}
+	}
+	if r := run(t, nil, "doctor"); r.code != 0 || strings.Contains(r.out, "error ") {
+		t.Errorf("with all there is: %+v", r)
 	}
 }
 

@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"fmt"
+	"net"
 	"net/url"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
@@ -123,4 +127,90 @@ func TestDeletedConversation(t *testing.T) {
 	if left := s.pids("execd"); len(left) != 0 {
 		t.Errorf("a deleted conversation has sandboxes: %v", left)
 	}
+}
+
+// TestDeleteAtAnyMoment: a delete wins over whatever goes on, and is proven.
+func TestDeleteAtAnyMoment(t *testing.T) {
+	s := newServer(t, options{idleAfter: time.Second})
+	for name, prepare := range map[string]func(id string){
+		"before anything": func(string) {},
+		"just sent":       func(id string) { s.send(id, "echo never mind") },
+		"while starting": func(id string) {
+			s.send(id, "echo never mind")
+			s.follow(id, func(e model.Event) bool { return e.Type == model.EventStarting })
+		},
+		"as it gets ready": func(id string) {
+			s.send(id, "echo never mind")
+			s.follow(id, func(e model.Event) bool { return e.Type == model.EventReady })
+		},
+		"in a turn": func(id string) { s.waitOutput(id, s.send(id, "trap '' TERM; echo begun; sleep 4321"), "begun\n") },
+		"with a terminal": func(id string) {
+			term := s.terminal(id)
+			term.keys("sleep 4321 # now\r")
+			term.shows("# now")
+		},
+		"while pausing": func(id string) {
+			s.say(id, "true")
+			s.follow(id, func(e model.Event) bool { return e.Type == model.EventPausing })
+		},
+		"paused": func(id string) { s.say(id, "true"); s.untilState(id, model.RuntimePaused) },
+		"while resuming": func(id string) {
+			s.say(id, "true")
+			s.untilState(id, model.RuntimePaused)
+			s.send(id, "echo never mind")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := s.conversation()
+			prepare(id)
+			c, err := s.api.Delete(timeout(t), id)
+			if err != nil || c.State != model.Deleted || c.Runtime.SandboxID != "" || c.Turn != nil || c.Queued != 0 {
+				t.Fatalf("%+v %+v, %v", c, c.Destruction, err)
+			}
+			if d := c.Destruction; d != nil && d.Outcome != "gone" {
+				t.Errorf("%+v", d)
+			}
+			// Every message was settled, and nothing of the sandbox is there.
+			events := s.journal(id)
+			if accepted, ended := count(events, model.EventAccepted), count(events, model.EventTurnEnded); accepted != ended {
+				t.Errorf("%d messages and %d ends: %s", accepted, ended, types(events))
+			}
+			if left := append(s.pids("execd"), s.pids("sleep")...); len(left) != 0 {
+				t.Errorf("there still run %v", left)
+			}
+		})
+	}
+}
+
+func count(events []model.Event, eventType string) (n int) {
+	for _, e := range events {
+		if e.Type == eventType {
+			n++
+		}
+	}
+	return n
+}
+
+// TestUploadThatBreaksOff: a file is written whole or not at all.
+func TestUploadThatBreaksOff(t *testing.T) {
+	s := newServer(t, options{})
+	id := s.conversation()
+	if err := s.write(id, "/workspace/note.txt", "old\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"note.txt", "new.txt"} {
+		for _, framing := range []string{"Content-Length: 9000000", "Transfer-Encoding: chunked"} {
+			conn, err := net.Dial("tcp", s.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(conn, "PUT %s/%s/files/content?path=/workspace/%s HTTP/1.1\r\nHost: %s\r\n%s\r\n\r\n", conversations, id, name, s.address, framing)
+			fmt.Fprintf(conn, "%x\r\n%s\r\n", 1<<20, strings.Repeat("x", 1<<20))
+			conn.Close()
+		}
+	}
+	until(t, "the old file and no other", func() (bool, any) {
+		got := s.say(id, "cat note.txt; ls -A")
+		return got == "old\nnote.txt\n", got
+	})
 }
