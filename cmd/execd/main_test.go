@@ -239,7 +239,7 @@ func TestTokenStaysWithTheDaemon(t *testing.T) {
 	defer a.Close()
 	for {
 		f, err := a.Recv(ctx(t))
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ package pump
 
 import (
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -51,13 +52,18 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 	wanted := true
 	for {
 		n, err := p.f.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			// A passed deadline makes Read fail without looking. On a busy
+			// machine it passes before this goroutine has even run.
+			n, err = p.look(buf)
+		}
 		if n > 0 {
 			p.taken.Add(int64(n))
 			wanted = wanted && sink(buf[:n])
 		}
 		if err != nil {
 			// A terminal gives EIO when its last holder is gone.
-			return errors.Is(err, os.ErrDeadlineExceeded)
+			return errors.Is(err, syscall.EAGAIN)
 		}
 		if p.exited.Load() {
 			if p.elapsed()-time.Duration(p.endedAt.Load()) > linger && p.taken.Load() >= p.target.Load() {
@@ -72,6 +78,32 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 			buf = make([]byte, min(4*n, maxBuffer))
 		}
 	}
+}
+
+// look reads what is there, without waiting: EAGAIN when there is nothing.
+func (p *Pump) look(buf []byte) (n int, err error) {
+	rc, err := p.f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var readErr error
+	err = rc.Control(func(fd uintptr) {
+		for {
+			n, readErr = syscall.Read(int(fd), buf)
+			if !errors.Is(readErr, syscall.EINTR) {
+				return
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case readErr != nil:
+		return 0, readErr
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 func (p *Pump) elapsed() time.Duration { return time.Since(p.start) }

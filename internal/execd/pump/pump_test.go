@@ -1,0 +1,107 @@
+package pump
+
+import (
+	"bytes"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// writer opens the child's end of a pipe.
+func open(t *testing.T) (*Pump, *os.File) {
+	t.Helper()
+	ours, theirs, err := Pipe(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := os.NewFile(uintptr(theirs), "|")
+	t.Cleanup(func() { ours.Close(); w.Close() })
+	return New(ours), w
+}
+
+func write(t *testing.T, w *os.File, s string) {
+	t.Helper()
+	if _, err := w.WriteString(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is in the pipe is delivered however late the pump gets to run.
+func TestLatePump(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		p, w := open(t)
+		data := string(bytes.Repeat([]byte("x"), 50000))
+		write(t, w, data)
+		if closed {
+			w.Close()
+		}
+		p.Exited()
+		<-time.After(2 * silence) // a machine so busy that the deadline passes first
+		var got bytes.Buffer
+		stillOpen := p.Run(func(b []byte) bool { got.Write(b); return true })
+		if got.String() != data || stillOpen == closed {
+			t.Errorf("closed %v: %d bytes of %d, open %v", closed, got.Len(), len(data), stillOpen)
+		}
+	}
+}
+
+// A holder that stays silent doesn't keep the pump.
+func TestSilentHolder(t *testing.T) {
+	p, w := open(t)
+	write(t, w, "last words")
+	result := make(chan bool, 1)
+	var got bytes.Buffer
+	go func() { result <- p.Run(func(b []byte) bool { got.Write(b); return true }) }()
+	p.Exited()
+	if !<-result || got.String() != "last words" {
+		t.Errorf("%q", got.String())
+	}
+}
+
+// A sink that wants no more doesn't block the writer.
+func TestUnwantedOutputIsReadAway(t *testing.T) {
+	p, w := open(t)
+	result := make(chan bool, 1)
+	calls := 0
+	go func() { result <- p.Run(func([]byte) bool { calls++; return false }) }()
+	for range 100 {
+		write(t, w, string(make([]byte, 64<<10)))
+	}
+	w.Close()
+	if <-result || calls != 1 {
+		t.Errorf("%d calls", calls)
+	}
+}
+
+// What was left behind can go on writing.
+func TestDiscarder(t *testing.T) {
+	var d Discarder
+	ours, theirs, err := Pipe(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := os.NewFile(uintptr(theirs), "|")
+	d.Take(ours)
+	for range 100 {
+		write(t, w, string(make([]byte, 64<<10)))
+	}
+	d.Close()
+	if _, err := w.WriteString("x"); err == nil {
+		t.Error("the pipe is still read")
+	}
+	w.Close()
+	other, fd, err := Pipe(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Take(other) // closed at once
+	if _, err := other.Read(make([]byte, 1)); err == nil {
+		t.Error("open after Close")
+	}
+	syscall.Close(fd)
+}
