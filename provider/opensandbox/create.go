@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/astrabox/astrabox/provider/opensandbox/wire"
@@ -19,7 +20,8 @@ import (
 var waiting = []string{"tail", "-f", "/dev/null"}
 
 const (
-	// cleanup bounds the destruction of a sandbox whose create failed.
+	// cleanup bounds the destruction of a sandbox whose create failed or was
+	// given up.
 	cleanup = 60 * time.Second
 	// channelBudget is how long a sandbox that runs may take to answer.
 	channelBudget = 10 * time.Second
@@ -41,15 +43,12 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.CreateSpec) (sandbox
 	ctx, cancel := context.WithTimeout(ctx, 2*p.ready+channelBudget)
 	defer cancel()
 	for range 2 { // a lost predecessor is removed once
-		found, ok, err := p.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+		found, ok, err := p.findOwn(ctx, spec)
 		if err != nil {
 			return nil, err
 		}
 		if !ok {
 			return p.create(ctx, spec, body)
-		}
-		if found.Metadata[sandbox.KeySessionID] != project(sandbox.KeySessionID, spec.OwnerID) {
-			return nil, conflict(found.ID, spec)
 		}
 		if isLost(found.State) || found.State == stateStopping {
 			if err := p.destroy(ctx, found.ID, fmt.Errorf("it is %s", found.State)); err != nil {
@@ -115,22 +114,22 @@ func idempotencyKey(spec sandbox.CreateSpec, count int) string {
 // create asks the service for a new sandbox. When the answer is lost, the
 // sandbox that may have been made is looked for by its assignment: a service
 // that doesn't know Idempotency-Key would make a second one if asked again.
+//
+// The request isn't cancelled with ctx: the service may have it and not have
+// begun, and would make the sandbox after the look that found none.
 func (p *Provider) create(ctx context.Context, spec sandbox.CreateSpec, body wire.CreateRequest) (sandbox.Handle, error) {
 	var made wire.Sandbox
+	asked, stop := context.WithCancel(context.WithoutCancel(ctx))
+	answer := make(chan error, 1)
+	var asking sync.WaitGroup
+	asking.Go(func() { answer <- p.ask(asked, spec, body, &made) })
+	defer asking.Wait()
+	defer stop()
 	var err error
-	for count := range spentKeys {
-		made = wire.Sandbox{}
-		err = p.api.do(ctx, call{
-			method: http.MethodPost, path: "sandboxes", body: body, timeout: p.ready,
-			header: map[string]string{wire.HeaderIdempotencyKey: idempotencyKey(spec, count)},
-		}, &made)
-		var r *refusal
-		if !errors.As(err, &r) || r.code != "IDEMPOTENCY_KEY_SPENT" {
-			break
-		}
-	}
-	if err == nil && !sandbox.ValidID(made.ID) {
-		err = sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service made a sandbox and didn't name it")
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		return nil, p.abandon(ctx, spec, &made, answer)
 	}
 	var r *refusal
 	switch {
@@ -143,18 +142,79 @@ func (p *Provider) create(ctx context.Context, spec sandbox.CreateSpec, body wir
 	}
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	found, ok, findErr := p.FindSandboxByAssignment(look, spec.InstallationID, spec.AssignmentID)
+	found, ok, findErr := p.findOwn(look, spec)
 	switch {
 	case findErr != nil:
 		return nil, failed(errors.Join(err, findErr), "", sandbox.CodeUnavailable)
 	case !ok:
 		return nil, failed(err, "", sandbox.CodeUnavailable)
-	case found.Metadata[sandbox.KeySessionID] != project(sandbox.KeySessionID, spec.OwnerID):
-		return nil, conflict(found.ID, spec)
 	case ctx.Err() != nil:
 		return nil, p.undo(ctx, found.ID, err)
 	}
 	return p.finish(ctx, spec, found.ID, found.State)
+}
+
+// ask sends the request, under the next key when one is spent.
+func (p *Provider) ask(ctx context.Context, spec sandbox.CreateSpec, body wire.CreateRequest, made *wire.Sandbox) (err error) {
+	for count := range spentKeys {
+		*made = wire.Sandbox{}
+		err = p.api.do(ctx, call{
+			method: http.MethodPost, path: "sandboxes", body: body, timeout: p.ready,
+			header: map[string]string{wire.HeaderIdempotencyKey: idempotencyKey(spec, count)},
+		}, made)
+		var r *refusal
+		if !errors.As(err, &r) || r.code != "IDEMPOTENCY_KEY_SPENT" {
+			break
+		}
+	}
+	if err == nil && !sandbox.ValidID(made.ID) {
+		err = sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service made a sandbox and didn't name it")
+	}
+	return err
+}
+
+// findOwn looks for the assignment's sandbox; another owner's is an error.
+func (p *Provider) findOwn(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Info, bool, error) {
+	found, ok, err := p.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	if err == nil && ok && found.Metadata[sandbox.KeySessionID] != project(sandbox.KeySessionID, spec.OwnerID) {
+		return found, false, conflict(found.ID, spec)
+	}
+	return found, ok, err
+}
+
+// abandon ends a create that nobody waits for any more. The sandbox is
+// destroyed as soon as it can be seen, which also ends the making of it; that
+// there is none is believed only once the service has answered.
+func (p *Provider) abandon(ctx context.Context, spec sandbox.CreateSpec, made *wire.Sandbox, answer <-chan error) error {
+	cause := context.Cause(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	answered := false
+	for wait := pollFirst; ; wait = min(2*wait, pollMax) {
+		found, ok, err := p.findOwn(ctx, spec)
+		switch {
+		case ok:
+			return p.undo(ctx, found.ID, cause)
+		case err != nil && (answered || ctx.Err() != nil):
+			return failed(errors.Join(cause, err), "", sandbox.CodeUnavailable)
+		case answered:
+			return cause
+		}
+		select {
+		case err := <-answer:
+			var r *refusal
+			switch {
+			case err == nil:
+				return p.undo(ctx, made.ID, cause)
+			case errors.As(err, &r):
+				return cause // nothing was made
+			}
+			answered = true // and lost: one more look
+		case <-ctx.Done():
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service didn't say within %v what became of a create that was given up: %w", cleanup, cause)
+		case <-time.After(wait):
+		}
+	}
 }
 
 // finish brings a sandbox that exists to where Create may return it. Whatever

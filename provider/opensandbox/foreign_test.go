@@ -1,12 +1,17 @@
 package opensandbox_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -252,6 +257,59 @@ func TestCreateAnswerLost(t *testing.T) {
 	}
 	if boxes := bundled.machine.Boxes(); len(boxes) != 1 || boxes[h.SandboxID()] == 0 {
 		t.Errorf("the sandbox is %s, there are %v", h.SandboxID(), boxes)
+	}
+}
+
+// A create that is given up while the service hasn't begun with it makes no
+// sandbox that nobody knows of: the look that finds none comes too early.
+func TestCreateGivenUpEarly(t *testing.T) {
+	bundled := newService(t)
+	l, err := sandboxd.ReadListening(bundled.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := url.Parse(strings.TrimSuffix(l.URL, "/v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	asked, looked := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			close(asked)
+			<-looked
+			// The service has the request, whatever becomes of the connection.
+			r = r.WithContext(context.WithoutCancel(r.Context()))
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+		select {
+		case <-asked:
+			once.Do(func() { close(looked) })
+		default:
+		}
+	}))
+	defer front.Close()
+	p := bound(t, settings(map[string]string{
+		"ASTRABOX_SANDBOX_OPENAPI_BASE_URL": front.URL + "/v1", "ASTRABOX_SANDBOX_OPENAPI_KEY_FILE": sandboxd.KeyFile(bundled.dir),
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	if _, err := p.Create(ctx, spec("asg_1")); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	front.Close() // returns when the create was answered
+	if boxes := bundled.machine.Boxes(); len(boxes) != 0 {
+		t.Errorf("left: %v", boxes)
 	}
 }
 
