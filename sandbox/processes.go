@@ -115,7 +115,8 @@ type Attachment interface {
 	CloseStdin(ctx context.Context) error
 	// Ack says that the caller has stored everything before offset. A process
 	// of kind Block keeps what isn't acknowledged and waits when its buffer is
-	// full of it; for other processes Ack does nothing.
+	// full of it; for other processes Ack does nothing. Attaching as the holder
+	// acknowledges what is before From. After the end it is nil.
 	Ack(ctx context.Context, offset int64) error
 	Resize(ctx context.Context, s Size) error
 	// Signal sends SIGINT, SIGTERM, SIGKILL, SIGQUIT or SIGHUP to the process group.

@@ -76,8 +76,13 @@ func pathError(ctx context.Context, op, path string, err error) error {
 	case errors.Is(err, sandbox.ErrPathRejected), errors.Is(err, sandbox.ErrUnreachable):
 	case ctx.Err() != nil:
 		err = ctx.Err()
-	default: // such as a sandbox that isn't there, said by the resolver
-		err = fmt.Errorf("%w: %w", sandbox.ErrUnreachable, err)
+	default:
+		var said *sandbox.Error // such as a sandbox that isn't there, said by the resolver
+		if errors.As(err, &said) {
+			err = fmt.Errorf("%w: %w", sandbox.ErrUnreachable, said)
+		} else {
+			err = lost(err)
+		}
 	}
 	return &sandbox.PathError{Op: op, Path: path, Err: err}
 }
