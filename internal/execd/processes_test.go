@@ -41,7 +41,7 @@ func TestProcessLife(t *testing.T) {
 	if got.out != "got this\n" || got.err != "oops\n" || !cmp.Equal(got.exits, []sandbox.Exit{{Code: 3}}) {
 		t.Errorf("%+v", got)
 	}
-	want = sandbox.ProcessStatus{Run: 1, State: sandbox.ProcessExited, Exit: &sandbox.Exit{Code: 3}, Next: got.next}
+	want = sandbox.ProcessStatus{Run: 1, State: sandbox.ProcessExited, Exit: &sandbox.Exit{Code: 3}, Next: got.next, Stdin: int64(len("this\n"))}
 	if diff := cmp.Diff(want, s.status()); diff != "" {
 		t.Errorf("after (-want +got):\n%s", diff)
 	}
@@ -306,6 +306,10 @@ func TestStdinIsCounted(t *testing.T) {
 	got := collect(t, b, 0)
 	if err := <-sent; err != nil {
 		t.Error(err)
+	}
+	// Whether a message had arrived is asked after the end, too.
+	if st := s.status(); st.State != sandbox.ProcessExited || st.Stdin != int64(4*len(data)) {
+		t.Errorf("after the end: %+v", st)
 	}
 	want := run(t, d, `for i in $(seq 131072); do printf 0123456789abcdef; done | md5sum`)
 	if !strings.HasPrefix(got.out, string(want.Stdout)) {

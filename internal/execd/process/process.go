@@ -77,8 +77,8 @@ type Status struct {
 	State        State
 	Exit         *child.Exit // of the last run, when Exited
 	Oldest, Next int64
-	// Stdin is how much this run has accepted, and Written how much of it was
-	// passed on.
+	// Stdin is how much this run, or the last one when Exited, has accepted, and
+	// Written how much of it is not in flight any more.
 	Stdin, Written int64
 }
 
@@ -97,7 +97,8 @@ type Process struct {
 	runs    int
 	now     *run // nil: not running
 	last    *child.Exit
-	leader  int // pid of the last run
+	taken   int64 // stdin that the last run had accepted when it ended
+	leader  int   // pid of the last run
 	holder  *Attachment
 	deleted bool
 	size    Size
@@ -118,6 +119,7 @@ func (p *Process) status() Status {
 		s.Stdin, s.Written = p.now.accepted, p.now.written
 	case p.runs > 0:
 		s.State = Exited
+		s.Stdin, s.Written = p.taken, p.taken
 	}
 	return s
 }

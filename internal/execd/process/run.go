@@ -161,7 +161,7 @@ func (r *run) watch() {
 	r.p.mu.Lock()
 	exit := r.child.Exit()
 	r.ended = true
-	r.p.now, r.p.last = nil, &exit
+	r.p.now, r.p.last, r.p.taken = nil, &exit, r.accepted
 	r.p.buf.ended(r.n, exit)
 	r.p.changed.Broadcast()
 	r.p.mu.Unlock()
