@@ -50,8 +50,18 @@ func TestChatExitCodes(t *testing.T) {
 		})
 	}
 	t.Run("a turn that fails", func(t *testing.T) {
-		r := run(t, here, "chat", "-c", id, "echo begun; kill -9 $PPID")
-		if r.code != 5 || r.out != "begun\n" || !strings.Contains(r.errOut, agentprogram.CodeAgentExited) {
+		cmd, out, errOut := command(t, here, "chat", "-c", id, "echo begun; until [ -e die ]; do sleep 0.02; done; kill -9 $PPID")
+		begin(t, cmd)
+		s.untilOutput(id, "begun\n")
+		touch(s, id, "/workspace/die")
+		if code := exitCode(t, cmd.Wait()); code != 5 || out.String() != "begun\n" || !strings.Contains(errOut.String(), agentprogram.CodeAgentExited) {
+			t.Errorf("%d %q %q", code, out, errOut)
+		}
+	})
+	t.Run("a turn that fails at once", func(t *testing.T) {
+		// It was delivered: to say otherwise would make people send it again.
+		r := run(t, here, "chat", "-c", id, "kill -9 $PPID")
+		if r.code != 5 || !strings.Contains(r.errOut, agentprogram.CodeAgentExited) {
 			t.Errorf("%+v", r)
 		}
 	})
