@@ -22,8 +22,12 @@ type hub struct {
 	closed bool
 }
 
-// maxBacklog is the number of events kept for one stream that is behind.
-const maxBacklog = 256
+// What is kept for one stream that is behind: so many events, with so many bytes
+// of data together.
+const (
+	maxBacklog      = 256
+	maxBacklogBytes = 1 << 20
+)
 
 type subscription struct {
 	conversation string
@@ -31,6 +35,7 @@ type subscription struct {
 
 	mu     sync.Mutex
 	events []model.Event
+	size   int  // of the events' data
 	behind bool // events were dropped: read the journal
 	closed bool
 }
@@ -95,7 +100,10 @@ func (h *hub) closeAll() {
 
 func (s *subscription) add(events []model.Event) {
 	s.mu.Lock()
-	if s.behind || len(s.events)+len(events) > maxBacklog {
+	for _, e := range events {
+		s.size += len(e.Data)
+	}
+	if s.behind || len(s.events)+len(events) > maxBacklog || len(s.events) > 0 && s.size > maxBacklogBytes {
 		s.behind, s.events = true, nil
 	} else {
 		s.events = append(s.events, events...)
@@ -115,25 +123,32 @@ func (s *subscription) take() (events []model.Event, behind, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	events, behind, closed = s.events, s.behind, s.closed
-	s.events, s.behind = nil, false
+	s.events, s.size, s.behind = nil, 0, false
 	return events, behind, closed
 }
 
-// Events gives up to limit events (1 to 1000, 0: 200) with seq > after, and the
-// newest seq.
+// Events gives up to limit events (1 to 1000, 0: 200) with seq > after, fewer
+// when they are large, and the newest seq: there are more when the last one's
+// number is below it.
 func (s *Service) Events(ctx context.Context, id string, after int64, limit int) (items []model.Event, lastSeq int64, err error) {
 	r, err := s.store.Record(ctx, id)
 	if err != nil {
 		return nil, 0, err
 	}
-	items, err = s.store.Events(ctx, id, after, clampLimit(limit, 200))
+	items, err = s.store.Events(ctx, id, after, clampLimit(limit, 200), listBytes)
 	if n := len(items); n > 0 {
 		r.LastSeq = max(r.LastSeq, items[n-1].Seq)
 	}
 	return items, r.LastSeq, err
 }
 
-const journalPage = 200
+// A stream reads the journal in pieces of so many events and bytes; a list has at
+// most so many bytes, one event's more at the end.
+const (
+	journalPage  = 200
+	journalBytes = 256 << 10
+	listBytes    = 4 << 20
+)
 
 // Stream yields the events with seq > after, first those of the journal, then
 // live ones, each once, in order and without a gap, until ctx ends, the service
@@ -175,7 +190,7 @@ func (s *Service) Stream(ctx context.Context, id string, after int64) iter.Seq2[
 		read := true // from the journal
 		for {
 			for read {
-				events, err := s.store.Events(ctx, id, last, journalPage)
+				events, err := s.store.Events(ctx, id, last, journalPage, journalBytes)
 				if err != nil {
 					fail(err)
 					return
@@ -185,7 +200,7 @@ func (s *Service) Stream(ctx context.Context, id string, after int64) iter.Seq2[
 						return
 					}
 				}
-				read = len(events) == journalPage
+				read = len(events) > 0
 			}
 			select {
 			case <-ctx.Done():

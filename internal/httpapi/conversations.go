@@ -132,7 +132,8 @@ func (s *Server) messageRoutes() {
 			t, err := s.service.Turn(ctx, in.ID, in.TurnID)
 			return &body[model.Turn]{t}, err
 		})
-	register(s, operation{method: "GET", path: oneConversation + "/events", id: "list-events", tag: "events", summary: "Read the journal"},
+	register(s, operation{method: "GET", path: oneConversation + "/events", id: "list-events", tag: "events", summary: "Read the journal",
+		description: "Fewer events than limit are given when they are large: there are more while the last one's seq is below last_seq."},
 		func(ctx context.Context, in *eventsInput) (*body[wire.Events], error) {
 			items, last, err := s.service.Events(ctx, in.ID, in.After, in.Limit)
 			return &body[wire.Events]{wire.Events{Items: notNil(items), LastSeq: last}}, err

@@ -18,8 +18,9 @@ const (
 	// that are gone.
 	heartbeat = 15 * time.Second
 	// streamBuffer is how many events wait for one slow client, beyond what
-	// its connection holds; then the service's iterator waits.
-	streamBuffer = 64
+	// its connection holds; then the service's iterator waits. An event may be
+	// large, and there may be many slow clients.
+	streamBuffer = 8
 )
 
 // streamEvents sends a conversation's journal and then its live events as

@@ -211,14 +211,18 @@ func (t *Tx) Event(r *model.Record, turnID, kind string, data any) error {
 	return nil
 }
 
-// Events reads up to limit entries with seq > after.
-func (s *Store) Events(ctx context.Context, conversationID string, after int64, limit int) ([]model.Event, error) {
-	return all(ctx, s, func(r scanner) (e model.Event, err error) {
+// Events reads up to limit entries with seq > after, and no more once their data
+// has size bytes together: an entry may be large, and many readers read at once.
+func (s *Store) Events(ctx context.Context, conversationID string, after int64, limit, size int) ([]model.Event, error) {
+	return some(ctx, s, func(r scanner) (e model.Event, err error) {
 		var at int64
 		var data string
 		err = r.Scan(&e.Seq, &e.Type, &e.TurnID, &at, &data)
 		e.At, e.Data = model.Time(at), json.RawMessage(data)
 		return e, err
+	}, func(e model.Event) bool {
+		size -= len(e.Data)
+		return size > 0
 	}, `SELECT seq, type, turn_id, at, data FROM events WHERE conversation_id = $1 AND seq > $2 ORDER BY seq LIMIT $3`,
 		conversationID, after, limit)
 }

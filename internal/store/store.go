@@ -213,6 +213,11 @@ func (s *Store) query(ctx context.Context, query string, args ...any) (*sql.Rows
 
 // all reads every row of a query.
 func all[T any](ctx context.Context, q queryer, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	return some(ctx, q, scan, func(T) bool { return true }, query, args...)
+}
+
+// some reads rows of a query until more says that a row was the last one wanted.
+func some[T any](ctx context.Context, q queryer, scan func(scanner) (T, error), more func(T) bool, query string, args ...any) ([]T, error) {
 	rows, err := q.query(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", firstWords(query), err)
@@ -224,7 +229,9 @@ func all[T any](ctx context.Context, q queryer, scan func(scanner) (T, error), q
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", firstWords(query), err)
 		}
-		out = append(out, v)
+		if out = append(out, v); !more(v) {
+			break
+		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", firstWords(query), err)

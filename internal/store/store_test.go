@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -176,13 +177,38 @@ func TestJournalIsDense(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	events, err := s.Events(t.Context(), id, 0, 1000)
+	events, err := s.Events(t.Context(), id, 0, 1000, 1<<30)
 	if err != nil || len(events) != 160 || len(told) != 160 {
 		t.Fatalf("%d events, %d told, %v", len(events), len(told), err)
 	}
 	for i, e := range events {
 		if e.Seq != int64(i+1) || told[i] != e.Seq {
 			t.Fatalf("event %d has number %d and was told as %d", i+1, e.Seq, told[i])
+		}
+	}
+}
+
+// Large entries don't make large pages: many readers read at once.
+func TestPagesOfEventsAreBounded(t *testing.T) {
+	s := open(t, nil)
+	id := conversation(t, s)
+	const n, size = 10, 1000
+	update(t, s, func(tx *Tx) error {
+		r, err := tx.Load(id)
+		if err != nil {
+			return err
+		}
+		for range n {
+			if err := tx.Event(r, "", "x", strings.Repeat("y", size)); err != nil {
+				return err
+			}
+		}
+		return tx.Save(r)
+	})
+	for bytes, want := range map[int]int{1: 1, size: 1, 3 * size: 3, 100 * size: n} {
+		events, err := s.Events(t.Context(), id, 0, 1000, bytes)
+		if err != nil || len(events) != want {
+			t.Errorf("%d bytes: %d events, %v; want %d", bytes, len(events), err, want)
 		}
 	}
 }
