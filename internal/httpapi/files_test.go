@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -289,6 +290,36 @@ func TestBrokenUpload(t *testing.T) {
 	left, _ := filepath.Glob(filepath.Join(root, "*.tmp"))
 	if len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// A client that was answered before it sent its whole body, and sends nothing
+// more, doesn't keep its connection.
+func TestRestOfABodyThatNeverComes(t *testing.T) {
+	r, one, _ := box(t)
+	for name, request := range map[string]string{
+		"refused upload": "PUT " + content(one, "/etc/passwd") + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\npart",
+		"unknown route":  "POST /api/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+		"foreign host":   "POST /api/v1/conversations HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := io.ReadAll(conn)
+			if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 4") {
+				t.Errorf("%.60q, then %v", got, err)
+			}
+		})
 	}
 }
 

@@ -29,6 +29,8 @@ const (
 	readTimeout = 60 * time.Second
 	// bodyTimeout bounds reading a whole JSON body.
 	bodyTimeout = 30 * time.Second
+	// leaveTimeout bounds reading the rest of a body that nobody wants.
+	leaveTimeout = 2 * time.Second
 )
 
 type requestKey struct{}
@@ -74,6 +76,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.recovered(rw, r, v)
 		}
 		rw.extend() // for what net/http still has to flush
+		rw.leave()
 		s.log.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("request_id", id), slog.String("method", r.Method),
 			slog.String("path", r.URL.Path), slog.Int("status", rw.status), slog.Duration("took", time.Since(start)))
 	}()
@@ -126,6 +129,13 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 func (w *responseWriter) extend() {
 	// A hijacked connection has deadlines of its own: the error is of no use.
 	_ = w.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// leave bounds what net/http does with a request that was answered before its
+// body was read: it reads a part of the rest, so that the connection can be used
+// again, and a client that sends nothing more would hold it for ever.
+func (w *responseWriter) leave() {
+	_ = w.control.SetReadDeadline(time.Now().Add(leaveTimeout)) // the next request has its own
 }
 
 // json reads the body of a JSON route before its handler runs: at most
