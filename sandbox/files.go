@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -53,6 +55,29 @@ type Files interface {
 	// lie below root; no .., link or race leads out of it, and a link that
 	// would is ErrPathRejected.
 	Beneath(root string) Files
+}
+
+// Mover is what a Files may have beside its methods; use the function [Move].
+type Mover interface {
+	// Move is Rename, but whatever is at to stays: that is ErrPathRejected
+	// (fs.ErrExist). Of several moves to one place, one succeeds.
+	Move(ctx context.Context, from, to string) error
+}
+
+// Move moves from to to unless there is anything at to, which is ErrPathRejected
+// (fs.ErrExist). Where f isn't a [Mover] it looks first, and what appears at to
+// between the look and the rename is replaced.
+func Move(ctx context.Context, f Files, from, to string) error {
+	if m, ok := f.(Mover); ok {
+		return m.Move(ctx, from, to)
+	}
+	switch _, err := f.Stat(ctx, to); {
+	case err == nil:
+		return &PathError{Op: "move", Path: to, Err: fmt.Errorf("%w: %w", ErrPathRejected, fs.ErrExist)}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	return f.Rename(ctx, from, to)
 }
 
 // FileInfo describes a file. Mode holds the type bits and the permission bits,

@@ -100,6 +100,12 @@ func (u usedFiles) Rename(ctx context.Context, from, to string) error {
 	return u.files.Rename(ctx, from, to)
 }
 
+// Move implements sandbox.Mover.
+func (u usedFiles) Move(ctx context.Context, from, to string) error {
+	defer u.use()()
+	return sandbox.Move(ctx, u.files, from, to)
+}
+
 func (u usedFiles) Remove(ctx context.Context, paths ...string) error {
 	defer u.use()()
 	return u.files.Remove(ctx, paths...)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -91,15 +90,12 @@ func (s *Server) moveFile(ctx context.Context, conversationID string, in wire.Mo
 	if err != nil {
 		return wire.FileEntry{}, err
 	}
-	if !in.Replace {
-		switch _, err := files.Stat(ctx, to); {
-		case err == nil:
-			return wire.FileEntry{}, fault.New(fault.FileExists, "A file of that name exists: %s", to)
-		case !errors.Is(err, fs.ErrNotExist):
-			return wire.FileEntry{}, err
-		}
+	if in.Replace {
+		err = files.Rename(ctx, from, to)
+	} else {
+		err = sandbox.Move(ctx, files, from, to)
 	}
-	if err := files.Rename(ctx, from, to); err != nil {
+	if err != nil {
 		return wire.FileEntry{}, err
 	}
 	return stat(ctx, files, to)

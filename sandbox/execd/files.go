@@ -213,12 +213,21 @@ func (f *files) SetAttr(ctx context.Context, path string, a sandbox.Attr) error 
 }
 
 func (f *files) Rename(ctx context.Context, from, to string) error {
+	return f.rename(ctx, "rename", from, to, false)
+}
+
+// Move implements sandbox.Mover.
+func (f *files) Move(ctx context.Context, from, to string) error {
+	return f.rename(ctx, "move", from, to, true)
+}
+
+func (f *files) rename(ctx context.Context, op, from, to string, noReplace bool) error {
 	if err := f.check(from, to); err != nil {
-		return pathError(ctx, "rename", from, err)
+		return pathError(ctx, op, from, err)
 	}
-	in := wire.Rename{Scope: f.scope(from)}
+	in := wire.Rename{Scope: f.scope(from), NoReplace: noReplace}
 	in.To, in.ToB64 = wire.SplitText(to)
-	return pathError(ctx, "rename", from, f.post(ctx, wire.PathRename, in))
+	return pathError(ctx, op, from, f.post(ctx, wire.PathRename, in))
 }
 
 func (f *files) Remove(ctx context.Context, paths ...string) error {

@@ -189,7 +189,11 @@ func (s *service) rename(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer sc.close() //nolint:errcheck // an O_PATH descriptor
-	if err := move(sc, path, wire.JoinText(in.To, in.ToB64), 0); err != nil {
+	flags := uint(0)
+	if in.NoReplace {
+		flags = unix.RENAME_NOREPLACE
+	}
+	if err := move(sc, path, wire.JoinText(in.To, in.ToB64), flags); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

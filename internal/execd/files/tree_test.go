@@ -2,9 +2,13 @@ package files_test
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +18,30 @@ import (
 
 	"github.com/astrabox/astrabox/sandbox"
 )
+
+// Of many moves to one place one succeeds, and nothing is lost.
+func TestMovesToOnePlace(t *testing.T) {
+	f, dir := setup(t)
+	const n = 16
+	var wg sync.WaitGroup
+	var done atomic.Int32
+	for i := range n {
+		put(t, fmt.Sprint(dir, "/", i), "x")
+		wg.Go(func() {
+			switch err := sandbox.Move(t.Context(), f, fmt.Sprint(dir, "/", i), dir+"/to"); {
+			case err == nil:
+				done.Add(1)
+			case !errors.Is(err, fs.ErrExist) || !errors.Is(err, sandbox.ErrPathRejected):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	left, err := os.ReadDir(dir)
+	if err != nil || done.Load() != 1 || len(left) != n {
+		t.Errorf("%d moves succeeded, %d of %d files are left, %v", done.Load(), len(left), n, err)
+	}
+}
 
 func TestRenameRemove(t *testing.T) {
 	f, dir := setup(t)

@@ -141,8 +141,9 @@ type SetAttr struct {
 // Rename is the body of PathRename; Scope.Path is what is moved.
 type Rename struct {
 	Scope
-	To    string `json:"to,omitempty"`
-	ToB64 []byte `json:"to_b64,omitempty"`
+	To        string `json:"to,omitempty"`
+	ToB64     []byte `json:"to_b64,omitempty"`
+	NoReplace bool   `json:"no_replace,omitempty"` // anything at To is FILE_EXISTS
 }
 
 // RemoveAll is the body of PathRemove; Scope.Path is not used. All Paths are
