@@ -146,7 +146,7 @@ func (w *world) do(f func(ctx context.Context, s *Service) error) {
 func (w *world) until(what string, cond func(ctx context.Context, s *Service) (bool, error)) {
 	w.t.Helper()
 	deadline := time.Now().Add(2 * time.Hour)
-	for wait := 20 * time.Millisecond; ; wait = min(wait*5/4, 5*time.Second) {
+	for wait := 20 * time.Millisecond; ; wait = min(wait*5/4, time.Minute) {
 		if w.crashed.Load() {
 			w.reboot()
 		}
