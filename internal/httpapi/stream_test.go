@@ -20,7 +20,8 @@ import (
 	"github.com/astrabox/astrabox/internal/model"
 )
 
-// follow reads an event stream until it ends, and calls got for each message.
+// follow reads an event stream until the server ends it or got, which is called
+// for each message, is false.
 func follow(t *testing.T, r *rig, ctx context.Context, path string, headers map[string]string, got func(id, event, data string) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -41,7 +42,8 @@ func follow(t *testing.T, r *rig, ctx context.Context, path string, headers map[
 		t.Fatalf("%d %s", resp.StatusCode, ct)
 	}
 	var id, event, data string
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
 		switch name {
 		case "id":
@@ -56,6 +58,9 @@ func follow(t *testing.T, r *rig, ctx context.Context, path string, headers map[
 			}
 			event, data = "", ""
 		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("the stream didn't end in order: %v", err)
 	}
 }
 
@@ -119,14 +124,24 @@ func TestStreamIsLive(t *testing.T) {
 }
 
 func TestStreamEnds(t *testing.T) {
-	r := newRig(t)
-	for name, end := range map[string]func(id string){
-		"with the conversation": func(id string) { r.do("DELETE", "/api/v1/conversations/"+id, "") },
-		"with the server":       func(string) { r.api.Drain() },
+	for name, end := range map[string]func(r *rig, id string){
+		"with the conversation": func(r *rig, id string) { r.do("DELETE", "/api/v1/conversations/"+id, "") },
+		"with the server":       func(r *rig, _ string) { r.api.Drain() },
 	} {
-		id := r.conversation()
-		follow(t, r, context.Background(), "/api/v1/conversations/"+id+"/events/stream", nil, func(_, _, _ string) bool { end(id); return true })
-		_ = name // reaching here is the assertion: the stream ended
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			id := r.conversation()
+			n := 0
+			follow(t, r, context.Background(), "/api/v1/conversations/"+id+"/events/stream", nil, func(_, _, _ string) bool {
+				if n++; n == 1 {
+					end(r, id)
+				}
+				return true
+			})
+			if n == 0 {
+				t.Error("it ended before its first event")
+			}
+		})
 	}
 }
 
