@@ -9,12 +9,14 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +29,8 @@ const (
 	token    = "a-token-for-tests"
 	patience = 20 * time.Second
 	// runMain makes the test binary be the program: "main", or "pid1" when it
-	// is the first process of its PID namespace.
+	// is the first process of its PID namespace; "rude" leaves it every signal
+	// that can be ignored and blocked so.
 	runMain = "EXECD_TEST_RUN"
 )
 
@@ -35,6 +38,9 @@ func TestMain(m *testing.M) {
 	switch how := os.Getenv(runMain); how {
 	case "":
 		os.Exit(m.Run())
+	case "rude":
+		fmt.Fprintln(os.Stderr, rude())
+		os.Exit(1)
 	case "pid1":
 		if err := ownProc(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -45,6 +51,30 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(runMain)
 		main()
 	}
+}
+
+// rude becomes the program with all signals ignored and blocked, whatever the
+// runtime would do about it.
+func rude() error {
+	runtime.LockOSThread()
+	ignore := [4]uintptr{1} // SIG_IGN in the kernel's structure
+	for n := 1; n <= 64; n++ {
+		if n == int(unix.SIGKILL) || n == int(unix.SIGSTOP) {
+			continue
+		}
+		if _, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&ignore)), 0, 8, 0, 0); e != 0 {
+			return fmt.Errorf("ignore signal %d: %w", n, e)
+		}
+	}
+	all := unix.Sigset_t{}
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, nil); err != nil {
+		return err
+	}
+	os.Setenv(runMain, "main")
+	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // ownProc shows the PID namespace in /proc.
@@ -67,7 +97,7 @@ type daemon struct {
 
 type setup struct {
 	pid1    bool
-	shell   string   // a line for sh that ends in exec "$@"; empty: none
+	rude    bool     // its parent left it all signals ignored and blocked
 	args    []string // besides --listen, --token-fd and --ready-fd
 	inherit bool     // leave an open descriptor behind
 }
@@ -84,12 +114,12 @@ func start(t *testing.T, s setup) *daemon {
 		t.Fatal(err)
 	}
 	args := append([]string{self, "--listen", addr, "--token-fd", "3", "--ready-fd", "4"}, s.args...)
-	if s.shell != "" {
-		args = append([]string{"/bin/sh", "-c", s.shell, "sh"}, args...)
-	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = t.Output()
 	cmd.Env = append(os.Environ(), runMain+"=main")
+	if s.rude {
+		cmd.Env = append(os.Environ(), runMain+"=rude")
+	}
 	if s.pid1 {
 		cmd.Env = append(os.Environ(), runMain+"=pid1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
@@ -347,12 +377,11 @@ func TestGracefulEnd(t *testing.T) {
 
 // What the daemon inherited doesn't reach its children.
 func TestChildrenStartClean(t *testing.T) {
-	d := start(t, setup{
-		shell:   `trap '' INT QUIT HUP TERM TSTP TTIN TTOU PIPE USR1 USR2; exec "$@"`,
-		inherit: true,
-	})
-	if got := d.out("sed -n 's/^SigIgn:\t//p' /proc/self/status"); strings.Trim(got, "0") != "" {
-		t.Errorf("ignored signals: %s", got)
+	d := start(t, setup{rude: true, inherit: true})
+	for what, field := range map[string]string{"ignored": "SigIgn", "blocked": "SigBlk"} {
+		if got := d.out("sed -n 's/^" + field + ":\t//p' /proc/self/status"); strings.Trim(got, "0") != "" || got == "" {
+			t.Errorf("%s signals: %q", what, got)
+		}
 	}
 	if got := d.out("ls /proc/self/fd | wc -l"); got != "4" {
 		t.Errorf("%s descriptors, want 4", got)

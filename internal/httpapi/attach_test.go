@@ -142,7 +142,7 @@ func TestTerminalTakeover(t *testing.T) {
 	s.term.Emit("x")
 	s.expect(second, "0:x")
 	s.expect(watch, "0:x")
-	s.write(watch, websocket.MessageBinary, "rm -rf /\r")
+	s.write(watch, websocket.MessageBinary, "typed\r")
 	s.expect(watch, `{"type":"error","code":"TERMINAL_READ_ONLY"}`)
 	s.write(watch, websocket.MessageText, `{"type":"signal","name":"SIGKILL"}`)
 	s.expect(watch, `{"type":"error","code":"TERMINAL_READ_ONLY"}`)

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -160,13 +161,28 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 		r.oom.set(OOMScore)
 		defer r.oom.restore()
 	}
-	pid, err := syscall.ForkExec(s.Path, s.Args, attr)
+	pid, err := forkUnblocked(s.Path, s.Args, attr)
 	if err != nil {
 		return nil, err
 	}
 	c.PID = pid
 	r.children[pid] = c
 	return c, nil
+}
+
+// forkUnblocked starts a program that has no signal blocked: a child inherits
+// the mask of the thread that forks it, and that may be what the daemon's parent
+// left blocked.
+func forkUnblocked(path string, args []string, attr *syscall.ProcAttr) (pid int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var none, inherited unix.Sigset_t
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &none, &inherited); err != nil {
+		return 0, os.NewSyscallError("sigprocmask", err)
+	}
+	// The call can't fail: it is the one above with a mask that was valid.
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &inherited, nil) }()
+	return syscall.ForkExec(path, args, attr)
 }
 
 // Running gives the pids of the children that weren't reaped yet.

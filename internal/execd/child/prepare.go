@@ -20,19 +20,19 @@ func Prepare() error {
 			return fmt.Errorf("child: inherited descriptors: %w", err)
 		}
 	}
-	for n := syscall.Signal(1); n <= 64; n++ {
-		if n == syscall.SIGKILL || n == syscall.SIGSTOP || n == 32 || n == 33 {
-			continue // 32 and 33 belong to the C library
+	for n := syscall.Signal(1); n <= lastSignal; n++ {
+		if !signal.Ignored(n) && !ignored(n) {
+			continue
 		}
-		if signal.Ignored(n) || ignored(n) {
-			// The runtime keeps its own record, which Notify and Reset correct;
-			// a signal that it has no handler for is set directly.
-			c := make(chan os.Signal, 1)
-			signal.Notify(c, n)
-			signal.Stop(c)
-			if ignored(n) {
-				setDefault(n)
-			}
+		// The runtime keeps its own record, which Notify and Reset correct; a
+		// signal that it has no handler for is set directly. That goes for 32 and
+		// 33 as well: the C library, to which they belong, catches them and never
+		// ignores them, so that an ignored one came from outside.
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, n)
+		signal.Stop(c)
+		if ignored(n) {
+			setDefault(n)
 		}
 	}
 	return nil
@@ -42,7 +42,10 @@ func Prepare() error {
 // its first word is the handler everywhere but on MIPS. All zero is the default action.
 type sigaction [4]uintptr
 
-const sigIgn = 1
+const (
+	sigIgn     = 1
+	lastSignal = 64
+)
 
 func ignored(n syscall.Signal) bool {
 	var old sigaction
