@@ -63,21 +63,22 @@ func Run(ctx context.Context, c Config) error {
 
 func run(ctx context.Context, c Config, serving *bool) (err error) {
 	began := time.Now()
-	state, err := openState(c.StateDir)
+	backends, err := chooseBackends(c.Getenv, c.Log)
 	if err != nil {
 		return err
 	}
-	defer state.close()
 	listener, err := listen(ctx, c.Listen)
 	if err != nil {
 		return err
 	}
 	defer listener.Close() // closed by the server already, unless a later step fails
-
-	backends, err := chooseBackends(c.Getenv, c.Log)
+	// The state directory comes after what can be refused without it, so that a
+	// refusal leaves none.
+	state, err := openState(c.StateDir)
 	if err != nil {
 		return err
 	}
+	defer state.close()
 	findings := doctor(ctx, c.environment(state.dir, backends))
 	if err := refuse(findings); err != nil {
 		return err
