@@ -348,7 +348,7 @@ func TestGracefulEnd(t *testing.T) {
 	if _, err := a.Recv(ctx(t)); err != nil { // the prompt: the shell is ready
 		t.Fatal(err)
 	}
-	if res := d.run("for i in $(seq 1000); do pgrep -f 'touch .F[.]deaf' && pgrep -f 'touch .F[.]polite' && exit 0; sleep 0.01; done; exit 1"); res.ExitCode != 0 {
+	if res := d.run("for i in $(seq 1000); do grep -qsa 'touch .F[.]deaf' /proc/[0-9]*/cmdline && grep -qsa 'touch .F[.]polite' /proc/[0-9]*/cmdline && exit 0; sleep 0.01; done; exit 1"); res.ExitCode != 0 {
 		t.Fatal("the commands don't run")
 	}
 	begun := time.Now()

@@ -95,9 +95,13 @@ func (w *walk) terminal(ctx context.Context) (string, error) {
 	if err := term.waitFor(ctx, "# wait"); err != nil {
 		return "", err
 	}
-	// The sleep runs once the sandbox's own process list shows it.
-	if _, err := w.say(ctx, `until pgrep -x sleep >/dev/null; do sleep 0.05; done`); err != nil {
+	// The sleep runs once the sandbox's own /proc shows it. A small system has no pgrep.
+	t, err := w.say(ctx, `i=0; until grep -qsx sleep /proc/[0-9]*/comm; do i=$((i+1)); [ $i -lt 200 ] || { echo none; break; }; sleep 0.05; done`)
+	if err != nil {
 		return "", err
+	}
+	if t.output != "" {
+		return "", expected("the sleep among the sandbox's processes", "%q", t.output)
 	}
 	began := time.Now()
 	if err := term.send(ctx, "\x03"); err != nil {

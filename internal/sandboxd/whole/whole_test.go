@@ -53,7 +53,7 @@ func TestLife(t *testing.T) {
 	h := m.create(spec("asg_1"))
 	id := h.SandboxID()
 	t.Logf("create with its first command: %v", time.Since(start).Round(100*time.Microsecond))
-	if out := m.run1(h, "id -u; cat /proc/1/comm; tr '\\0' '\\n' < /proc/$(pgrep -x tail)/environ | grep GREETING"); out != "0\nexecd\nGREETING=hello\n" {
+	if out := m.run1(h, "id -u; cat /proc/1/comm; tr '\\0' '\\n' < $(dirname $(grep -lsx tail /proc/[0-9]*/comm))/environ | grep GREETING"); out != "0\nexecd\nGREETING=hello\n" {
 		t.Errorf("inside: %q", out)
 	}
 	if err := h.Files().Write(t.Context(), "/workspace/note", strings.NewReader("kept"), sandbox.WriteOptions{Attr: sandbox.Attr{Mode: sandbox.Mode(0o640)}}); err != nil {
