@@ -20,9 +20,14 @@ import (
 	"github.com/astrabox/astrabox/internal/httpapi/httpapitest"
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
 	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Some paths of these tests are hostile, and they may run as root.
+func TestMain(m *testing.M) {
+	machine.ReadOnly()
+	goleak.VerifyTestMain(m)
+}
 
 var _ httpapi.Service = (*conversation.Service)(nil)
 

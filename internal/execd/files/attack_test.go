@@ -23,10 +23,13 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // confined makes a root with the links that an attacker would make, and a
-// secret outside that nothing may reach.
+// secret outside that nothing may reach. The links that would lead to the
+// machine's own root or working directory, by a path and through /proc, lead to
+// the test's directory instead: this must be safe while confinement is broken.
 func confined(t testing.TB) (f sandbox.Files, root, outside string) {
 	t.Helper()
 	f, dir := setup(t)
@@ -35,9 +38,15 @@ func confined(t testing.TB) (f sandbox.Files, root, outside string) {
 	must(t, os.Mkdir(outside, 0o755))
 	put(t, outside+"/secret", "secret")
 	put(t, root+"/in/file", "inside")
+	must(t, os.Mkdir(dir+"/etc", 0o755))
+	put(t, dir+"/etc/passwd", "secret")
+	d, err := os.Open(dir)
+	must(t, err)
+	t.Cleanup(func() { d.Close() })
+	t.Chdir(dir)
 	for link, target := range map[string]string{
-		"absfile": outside + "/secret", "absdir": outside, "reldir": "../root-outside", "slash": "/", "chain": "in/chain2",
-		"in/chain2": "../reldir", "proc": "/proc/self/root", "cwd": "/proc/self/cwd", "loop": "loop2", "loop2": "loop",
+		"absfile": outside + "/secret", "absdir": outside, "reldir": "../root-outside", "slash": dir, "chain": "in/chain2",
+		"in/chain2": "../reldir", "proc": fmt.Sprint("/proc/self/fd/", d.Fd()), "cwd": "/proc/self/cwd", "loop": "loop2", "loop2": "loop",
 		"dangling": outside + "/fresh", "in/up": "../..", "prefix": root + "-outside", "dots": root + "/../root-outside",
 		"okabs": root + "/in/file", "okabsdir": root + "/in", "okrel": "in/../in/file", "okroot": root,
 	} {
@@ -48,7 +57,7 @@ func confined(t testing.TB) (f sandbox.Files, root, outside string) {
 
 var escapes = []string{
 	"/../root-outside/secret", "/in/../../root-outside/secret", "/absfile", "/absdir/secret", "/reldir/secret", "/slash/etc/passwd",
-	"/chain/secret", "/in/up/root-outside/secret", "/prefix/secret", "/dots/secret", "-outside/secret", "/proc/etc/passwd", "/okroot/reldir/secret",
+	"/chain/secret", "/in/up/root-outside/secret", "/prefix/secret", "/dots/secret", "-outside/secret", "/proc/etc/passwd", "/cwd/etc/passwd", "/okroot/reldir/secret",
 }
 
 func TestConfinement(t *testing.T) {
@@ -85,7 +94,7 @@ func TestConfinement(t *testing.T) {
 			}
 		})
 	}
-	for _, path := range []string{"/etc/passwd", outside + "/secret", "/", "/root"} {
+	for _, path := range []string{"/etc/passwd", outside + "/secret", "/", "/root"} { // looks only
 		_, err := f.Stat(ctx, path)
 		want(t, err, sandbox.ErrPathRejected, fs.ErrPermission)
 	}
@@ -115,6 +124,9 @@ func TestConfinement(t *testing.T) {
 	must(t, err)
 	if got := names(t, outside); !slices.Equal(got, []string{"secret"}) || get(t, outside+"/secret") != "secret" || before.Mode() != after.Mode() {
 		t.Errorf("the outside was changed: %v", got)
+	}
+	if got := names(t, root+"/../etc"); !slices.Equal(got, []string{"passwd"}) || get(t, root+"/../etc/passwd") != "secret" {
+		t.Errorf("what stands for the machine was changed: %v", got)
 	}
 }
 
@@ -288,7 +300,7 @@ func tmpfs(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Skipf("no tmpfs can be mounted here: %v", err)
+		machine.Missing(t, "no tmpfs can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
@@ -325,7 +337,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	want(t, full, sandbox.ErrPathRejected, syscall.ENOSPC)
 	want(t, f.MakeDir(t.Context(), dir+"/d", sandbox.DirOptions{}), syscall.ENOSPC)
-	want(t, f.Rename(t.Context(), dir+"/f", "/dev/shm/x"), syscall.EXDEV)
+	want(t, f.Rename(t.Context(), dir+"/f", t.TempDir()+"/x"), syscall.EXDEV)
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	want(t, f.Write(t.Context(), dir+"/f", strings.NewReader(""), sandbox.WriteOptions{}), sandbox.ErrPathRejected, fs.ErrPermission)
 	want(t, f.Remove(t.Context(), dir+"/f"), sandbox.ErrPathRejected, fs.ErrPermission)

@@ -26,9 +26,14 @@ import (
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The paths of these tests are hostile, and they may run as root.
+func TestMain(m *testing.M) {
+	machine.ReadOnly()
+	goleak.VerifyTestMain(m)
+}
 
 // daemon serves the file service as execd does, and gives its address.
 func daemon(t testing.TB, c files.Config) *httptest.Server {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // Of many moves to one place one succeeds, and nothing is lost.
@@ -62,7 +63,7 @@ func TestRenameRemove(t *testing.T) {
 	want(t, f.Rename(ctx, dir+"/emptydir", dir+"/full"), sandbox.ErrPathRejected, syscall.ENOTEMPTY)
 	want(t, f.Rename(ctx, dir+"/full", dir+"/full/x/y"), sandbox.ErrPathRejected)
 	want(t, f.Rename(ctx, dir+"/b", dir+"/c/"), sandbox.ErrPathRejected, syscall.ENOTDIR)
-	want(t, f.Rename(ctx, dir+"/b", "/dev/shm/astrabox-x"), sandbox.ErrPathRejected, syscall.EXDEV)
+	want(t, f.Rename(ctx, dir+"/b", tmpfs(t, "")+"/x"), sandbox.ErrPathRejected, syscall.EXDEV)
 	err := f.Remove(ctx, dir+"/b", dir+"/full", dir+"/emptydir")
 	want(t, err, sandbox.ErrPathRejected, syscall.ENOTEMPTY)
 	if pe := new(sandbox.PathError); errors.As(err, &pe) && pe.Path != dir+"/full" {
@@ -75,20 +76,35 @@ func TestRenameRemove(t *testing.T) {
 	if got := names(t, dir); len(got) != 0 {
 		t.Errorf("left: %v", got)
 	}
-	want(t, f.RemoveAll(ctx, "/"), sandbox.ErrPathRejected)
 	want(t, f.RemoveAll(ctx, dir+"/."), sandbox.ErrPathRejected)
 	want(t, f.Beneath(dir).RemoveAll(ctx, dir), sandbox.ErrPathRejected)
+}
+
+// Only where a fault in it costs nothing.
+func TestRemoveAllOfTheMachine(t *testing.T) {
+	machine.NeedReadOnly(t)
+	f, dir := setup(t)
+	for _, path := range []string{"/", "//", "/.", "/proc/self/root"} {
+		err := f.RemoveAll(t.Context(), path)
+		want(t, err, sandbox.ErrPathRejected)
+		if errors.Is(err, syscall.EROFS) {
+			t.Errorf("removing %s was tried: %v", path, err)
+		}
+	}
+	must(t, os.Remove(dir)) // still there
 }
 
 func TestRemoveAllHardTrees(t *testing.T) {
 	f, dir := setup(t)
 	ctx := t.Context()
-	outside := t.TempDir()
+	above := t.TempDir()
+	outside := above + "/outside"
+	must(t, os.Mkdir(outside, 0o755))
 	put(t, outside+"/keep", "x")
 	tree := dir + "/tree"
 	must(t, os.Mkdir(tree, 0o755))
 	must(t, os.Symlink(outside, tree+"/link"))
-	must(t, os.Symlink("/", tree+"/rootlink"))
+	must(t, os.Symlink(above, tree+"/abovelink"))
 	must(t, unix.Mkfifo(tree+"/fifo", 0))
 	must(t, os.Mkdir(tree+"/closed", 0))
 	for i := range 1500 {

@@ -1,0 +1,104 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadOnly runs the calling test program on in a mount namespace of its own, in
+// which every mount is read-only: what is left are the directory for temporary
+// files, those that go test itself wants files in, /proc and the terminals. It
+// is called first in TestMain, and returns in the namespace; where that can't be
+// had (it takes root and Linux 5.12) it says so and returns all the same, so
+// tests that must not run otherwise call [NeedReadOnly].
+//
+// The program replaces itself, so it keeps its pid, descriptors and arguments.
+func ReadOnly() {
+	if os.Geteuid() != 0 || readOnly() {
+		return
+	}
+	// The thread's namespace becomes that of the program that it executes.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := isolate(writable(os.Args[1:]))
+	if err == nil {
+		err = unix.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "the machine isn't read-only for these tests:", err)
+}
+
+// readOnly says whether the root directory is.
+func readOnly() bool {
+	var st unix.Statfs_t
+	return unix.Statfs("/", &st) == nil && st.Flags&unix.ST_RDONLY != 0
+}
+
+// writable gives the directories that tests and go test write to.
+func writable(args []string) []string {
+	dirs := []string{os.TempDir()}
+	for _, arg := range args {
+		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch name {
+		case "test.testlogfile", "test.coverprofile":
+			dirs = append(dirs, filepath.Dir(value))
+		case "test.gocoverdir", "test.outputdir", "test.fuzzcachedir":
+			dirs = append(dirs, value)
+		case "test.fuzz":
+			dirs = append(dirs, "testdata") // where a failing input is kept
+		}
+	}
+	return dirs
+}
+
+// isolate gives the calling thread its namespace. The error names the step that
+// failed; the thread is then still usable for tests, with more or fewer mounts.
+func isolate(dirs []string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	var own []string
+	for _, dir := range dirs {
+		dir, err := filepath.Abs(dir)
+		if err == nil {
+			err = os.MkdirAll(dir, 0o755)
+		}
+		if err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
+		if err == nil && dir == "/" {
+			err = fmt.Errorf("%s can't be left writable", dir)
+		}
+		if err == nil {
+			err = os.NewSyscallError("mount", unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""))
+		}
+		if err != nil {
+			return err
+		}
+		own = append(own, dir)
+	}
+	set := func(path string, flags uint, attr *unix.MountAttr) error {
+		return os.NewSyscallError("mount_setattr", unix.MountSetattr(unix.AT_FDCWD, path, flags, attr))
+	}
+	if err := set("/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return err
+	}
+	for _, dir := range append(own, "/proc", "/dev/pts") {
+		if err := set(dir, 0, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil && dir != "/dev/pts" {
+			return err
+		}
+	}
+	// The working directory may lie below one that was mounted again.
+	wd, err := os.Getwd()
+	if err == nil {
+		err = os.Chdir(wd)
+	}
+	return err
+}
