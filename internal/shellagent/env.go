@@ -3,7 +3,6 @@ package shellagent
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -139,25 +138,14 @@ func Save(path string) error {
 
 // readSaved reads and removes what Save wrote; ok is false when it wrote nothing.
 func readSaved(path string) (dir string, env []string, ok bool) {
-	b, err := os.ReadFile(path)
+	b, err := readState(path)
 	if err != nil {
 		return "", nil, false
 	}
 	_ = os.Remove(path) // the next Save replaces it anyway
 	parts := strings.Split(string(b), "\x00")
-	return parts[0], parts[1 : len(parts)-1], len(parts) > 1
-}
-
-// replaceFile writes a file that is readable for its owner only, by rename.
-func replaceFile(path string, content []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
-		_ = os.Remove(tmp)
-		return fmt.Errorf("write state: %w", err)
+	if len(parts) < 2 || parts[len(parts)-1] != "" {
+		return "", nil, false // not what Save writes
 	}
-	if err := os.Rename(tmp, path); err != nil {
-		_ = os.Remove(tmp)
-		return fmt.Errorf("write state: %w", err)
-	}
-	return nil
+	return parts[0], parts[1 : len(parts)-1], true
 }

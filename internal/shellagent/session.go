@@ -76,8 +76,8 @@ func openSession(dir, id, cwd string, base []string) (*session, []entry, error) 
 		return nil, nil, errNoSession
 	}
 	s := &session{id: id, root: cwd, cwd: cwd, dir: dir}
-	b, err := os.ReadFile(s.path("jsonl"))
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := readState(s.path("jsonl"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular) {
 		return nil, nil, errNoSession
 	}
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *session) end(e entry, envChanged bool) error {
 
 // compact writes the file anew with its newest entries.
 func (s *session) compact() error {
-	b, err := os.ReadFile(s.path("jsonl"))
+	b, err := readState(s.path("jsonl"))
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (s *session) write(b []byte) error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(s.path("jsonl"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := openState(s.path("jsonl"), os.O_WRONLY|os.O_APPEND|os.O_CREATE)
 	if err != nil {
 		return err
 	}
