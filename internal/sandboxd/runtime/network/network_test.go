@@ -77,9 +77,8 @@ func TestLeases(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "subnets.json")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the last lease is still there: %v", err)
 	}
-	out, _ := exec.Command("nft", "list", "tables").Output()
-	if len(out) > 0 {
-		t.Errorf("tables left: %s", out)
+	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("tables left: %s, %v", out, err)
 	}
 }
 
@@ -208,7 +207,7 @@ func TestCheckTablesLeavesNothing(t *testing.T) {
 	if err := CheckTables(); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err == nil && strings.Contains(string(out), "probe") {
-		t.Errorf("left: %s", out)
+	if out, err := exec.Command("nft", "list", "tables").CombinedOutput(); err != nil || strings.Contains(string(out), "probe") {
+		t.Errorf("left: %s, %v", out, err)
 	}
 }

@@ -1,6 +1,7 @@
 package oci
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -70,9 +71,7 @@ func TestNoWayOut(t *testing.T) {
 		"ip route add default via " + gw.String(), "ip addr add 10.1.1.1/8 dev eth0", "ip link add d0 type dummy",
 		"nft list ruleset", "unshare -n true", "unshare -r true", "ping -c1 " + gw.String(),
 	} {
-		if out, err := p.inside("a", "0", line); err == nil {
-			t.Errorf("inside, %q worked: %s", line, out)
-		}
+		p.mustFail("a", "0", line)
 	}
 	if out := p.mustInside("a", "0", "cat /proc/net/if_inet6 2>/dev/null; true"); out != "" {
 		t.Errorf("IPv6 addresses: %s", out)
@@ -100,8 +99,9 @@ func TestNoWayOut(t *testing.T) {
 	enter("ip", "addr", "add", "10.9.9.9/32", "dev", "eth0")
 	out, err := exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", st.PID), "bash", "-c",
 		fmt.Sprintf("timeout 1 nc -s 10.9.9.9 -w 1 %s %d </dev/null && echo connected", gw, port)).CombinedOutput()
-	if err == nil {
-		t.Errorf("with a foreign address: %s", out)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() == 127 { // 127: there is no nc
+		t.Errorf("with a foreign address: %v, %s", err, out)
 	}
 
 	// From the machine only execd's port.
@@ -147,6 +147,12 @@ func listenIn(t *testing.T, pid int, addr string) net.Listener {
 	return l
 }
 
+// syscallWorks is a command that succeeds when the system call (its number on
+// amd64 and its arguments) does.
+func syscallWorks(args string) string {
+	return "python3 -c 'import ctypes;exit(0 if ctypes.CDLL(None).syscall(" + args + ")>=0 else 1)'"
+}
+
 func TestTokenCantBeRead(t *testing.T) {
 	p := newPlace(t, "ttoken")
 	r := p.open()
@@ -163,20 +169,16 @@ timeout 20 grep -rsl TOKEN /run /tmp /var /etc /opt /root /home /workspace 2>/de
 	}
 	for _, line := range []string{
 		"cat /proc/1/environ", "ls -l /proc/1/fd", "cat /proc/1/mem", "readlink /proc/1/exe",
-		"gdb -p 1 -batch", "strace -p 1", "kill -9 1 && sleep 1 && kill -0 1 && false",
+		syscallWorks("101,16,1,0,0") /* ptrace attach */, "kill -9 1 && sleep 1 && kill -0 1 && false",
 	} {
-		if got, err := p.inside("a", "0", line); err == nil {
-			t.Errorf("inside, %q worked: %.100s", line, got)
-		}
+		p.mustFail("a", "0", line)
 	}
 	// execd itself can't be replaced, so the next one is ours too.
 	for _, line := range []string{
 		"echo x >" + execdInside, "rm -f " + execdInside, "mv " + execdInside + " /tmp/x", "mv /opt/astrabox/opensandbox /opt/x",
 		"umount " + execdInside, "mount --bind /bin/true " + execdInside, "chmod 777 " + execdInside,
 	} {
-		if got, err := p.inside("a", "0", line); err == nil {
-			t.Errorf("inside, %q worked: %s", line, got)
-		}
+		p.mustFail("a", "0", line)
 	}
 	// What the machine keeps about it: only files of root.
 	for _, dir := range []string{p.cfg.RunDir, p.cfg.StateDir} {
@@ -213,16 +215,14 @@ func TestContained(t *testing.T) {
 		{"0", "ls " + secret}, {"0", "cat /etc/shadow | grep -v '^[a-z]*:[*]'"}, {"0", "dmesg"}, {"0", "cat /proc/kcore"},
 		{"0", "head -c1 /proc/cmdline | grep ."}, {"0", "echo 1 >/proc/sys/kernel/panic"}, {"0", "echo b >/proc/sysrq-trigger"},
 		{"0", "echo 99 >/proc/sys/user/max_inotify_instances"}, {"0", "chroot /proc/1/root true"},
-		{"0", "reboot -f"}, {"0", "date -s 2000-01-01"}, {"0", "modprobe loop"}, {"0", "sysctl -w kernel.hostname=x"},
-		{"0", "test -e /dev/vda || test -e /dev/sda"}, {"0", "keyctl show"}, {"0", "python3 -c 'import ctypes;l=ctypes.CDLL(None,use_errno=True);exit(0 if l.syscall(250,0,-3,0,0,0)>=0 else 1)'"},
+		{"0", syscallWorks("169,0xfee1dead,672274793,0x1234567,0") /* reboot */}, {"0", "date -s 2000-01-01"}, {"0", "modprobe loop"}, {"0", "sysctl -w kernel.hostname=x"},
+		{"0", "test -e /dev/vda || test -e /dev/sda"}, {"0", syscallWorks("250,0,-3,0,0,0") /* keyctl */},
 		{"0", "python3 -c 'import os;os.unshare(0x10000000)'"}, {"0", "python3 -c 'import os;os.setns(os.open(\"/proc/1/ns/mnt\",0))'"},
-		{"0", "ls /var/lib/docker"}, {"0", "ls /work"}, {"0", "touch /sys/x"}, {"0", "env | grep -i secret"},
+		{"0", "ls /var/lib/docker"}, {"0", "touch /sys/x"}, {"0", "env | grep -i secret"},
 		{"0", "ls /sys/fs/cgroup/memory/release_agent"}, {"0", "nice -n -20 true 2>&1 | grep -v cannot"},
 		{"1000", "cat /etc/shadow"}, {"1000", "ls /root"}, {"1000", "touch /usr/x"}, {"1000", "su root -c true </dev/null"}, {"1000", "chown 0 /workspace"},
 	} {
-		if out, err := p.inside("a", c.user, c.line); err == nil {
-			t.Errorf("inside as %s, %q worked: %.200s", c.user, c.line, out)
-		}
+		p.mustFail("a", c.user, c.line)
 	}
 	// What must work.
 	for _, c := range []struct{ user, line, want string }{

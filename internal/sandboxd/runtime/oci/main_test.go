@@ -247,7 +247,7 @@ func (p place) processes() []int {
 func (p place) inside(id, user, line string) (string, error) {
 	p.t.Helper()
 	cmd := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "--user", user, "--cwd", "/", id, "/bin/sh", "-c", line)
-	cmd.Env = []string{"PATH=/usr/bin:/bin"}
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }
@@ -259,6 +259,22 @@ func (p place) mustInside(id, user, line string) string {
 		p.t.Fatalf("%s: %v: %s", line, err, out)
 	}
 	return out
+}
+
+// mustFail tries something that a sandbox must not manage. A program that isn't
+// there fails as well and proves nothing, so that is an error too.
+func (p place) mustFail(id, user, line string) {
+	p.t.Helper()
+	out, err := p.inside(id, user, line)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		p.t.Errorf("inside as %s, %q worked: %.200s", user, line, out)
+	case !errors.As(err, &exit):
+		p.t.Errorf("inside as %s, %q: %v", user, line, err)
+	case exit.ExitCode() == 127:
+		p.t.Errorf("inside as %s, %q was not tried (scripts/deps test installs what is missing): %s", user, line, out)
+	}
 }
 
 func spec(id string) runtime.Spec {
