@@ -356,6 +356,10 @@ func (k *keeper) reopen(ctx context.Context, r *model.Record) error {
 		return k.giveUp(ctx, fault.New(fault.ProgramFailed, "The Agent program could not be started. %s", k.broken))
 	}
 	err = k.bringUp(ctx, k.handle, false)
+	if errors.Is(err, sandbox.ErrPathRejected) || errors.Is(err, sandbox.ErrPathNotFound) {
+		// Asking again gets the same answer: a full disk, say.
+		err = fault.Wrap(fault.SandboxStartFailed, err, "The Agent program could not be written into the sandbox.")
+	}
 	var refused *fault.Error
 	switch {
 	case err == nil || ctx.Err() != nil:

@@ -14,6 +14,7 @@ import (
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/fleet/fleettest"
 	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/sandbox"
 )
 
 var errEOF = io.EOF
@@ -238,6 +239,29 @@ func TestUnreadMessageOfAProgramThatEnds(t *testing.T) {
 		}
 		if ran := w.backend.Executed(); !slices.Equal(ran, []string{"echo one"}) {
 			t.Errorf("ran %q", ran)
+		}
+	})
+}
+
+// A sandbox that doesn't take the program's binary keeps no message waiting.
+func TestProgramThatCanNotBeWritten(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *world) {
+		id := w.create()
+		w.settled(id, w.send(id, "m1", "echo one"))
+		w.backend.Set(func(b *fleettest.Backend) { b.NoBinary = sandbox.ErrPathRejected })
+		w.backend.EndProcesses(w.get(id).Runtime.SandboxID)
+		time.Sleep(time.Second)
+		began := time.Now()
+		two := w.settled(id, w.send(id, "m2", "echo two"))
+		if two.State != model.TurnUndelivered || two.Error == nil || two.Error.Code != string(fault.ProgramFailed) {
+			t.Errorf("%s %+v", two.State, two.Error)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		w.backend.Set(func(b *fleettest.Backend) { b.NoBinary = nil })
+		if three := w.settled(id, w.send(id, "m3", "echo three")); three.State != model.TurnDone {
+			t.Errorf("afterwards: %s %+v", three.State, three.Error)
 		}
 	})
 }

@@ -62,7 +62,13 @@ func (f *files) Write(_ context.Context, path string, r io.Reader, _ sandbox.Wri
 	if err != nil {
 		return err
 	}
-	return f.do("write", path, func(box *Box) error { box.files[path] = body; return nil })
+	return f.do("write", path, func(box *Box) error {
+		if f.h.c.b.NoBinary != nil {
+			return f.h.c.b.NoBinary
+		}
+		box.files[path] = body
+		return nil
+	})
 }
 
 func (f *files) Remove(_ context.Context, paths ...string) error {
