@@ -23,6 +23,7 @@ import (
 	"github.com/astrabox/astrabox/sandbox"
 	client "github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 const (
@@ -105,8 +106,8 @@ type setup struct {
 // start starts the program and waits until it says that it is ready.
 func start(t *testing.T, s setup) *daemon {
 	t.Helper()
-	if s.pid1 && os.Geteuid() != 0 {
-		t.Skip("a PID namespace needs root")
+	if s.pid1 {
+		machine.NeedRoot(t)
 	}
 	addr := freePort(t)
 	self, err := os.Executable()

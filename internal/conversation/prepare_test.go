@@ -7,14 +7,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // The script under every shell that this machine has, on files of our own in
 // place of the machine's.
 func TestPrepareScript(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("giving files to an account needs root")
-	}
+	machine.NeedRoot(t) // to give files to an account
 	shells := [][]string{{"sh"}, {"bash"}, {"dash"}, {"busybox", "sh"}}
 	for _, tc := range []struct {
 		name, passwd, group   string

@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,11 +13,12 @@ import (
 )
 
 // ReadOnly runs the calling test program on in a mount namespace of its own, in
-// which every mount is read-only: what is left are the directory for temporary
-// files, those that go test itself wants files in, /proc and the terminals. It
-// is called first in TestMain, and returns in the namespace; where that can't be
-// had (it takes root and Linux 5.12) it says so and returns all the same, so
-// tests that must not run otherwise call [NeedReadOnly].
+// which every mount is read-only: what is left are a directory for temporary
+// files that only such tests use, those that go test itself wants files in, /proc
+// and the terminals. It is called first in TestMain, and returns in the
+// namespace; where that can't be had (it takes root and Linux 5.12) it says so
+// and returns all the same, so tests that must not run otherwise call
+// [NeedReadOnly].
 //
 // The program replaces itself, so it keeps its pid, descriptors and arguments.
 func ReadOnly() {
@@ -25,7 +28,13 @@ func ReadOnly() {
 	// The thread's namespace becomes that of the program that it executes.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := isolate(writable(os.Args[1:]))
+	temp, err := ownTemp()
+	if err == nil {
+		err = isolate(append(goTests(os.Args[1:]), temp))
+	}
+	if err == nil {
+		err = os.Setenv("TMPDIR", temp)
+	}
 	if err == nil {
 		err = unix.Exec("/proc/self/exe", os.Args, os.Environ())
 	}
@@ -38,9 +47,26 @@ func readOnly() bool {
 	return unix.Statfs("/", &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
-// writable gives the directories that tests and go test write to.
-func writable(args []string) []string {
-	dirs := []string{os.TempDir()}
+// ownTemp gives the directory for temporary files. It outlives the program,
+// which can't unmount what it runs in; the tests empty it.
+func ownTemp() (string, error) {
+	dir := filepath.Join(os.TempDir(), "astrabox-tests")
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return "", os.NewSyscallError("lstat", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != 0 || st.Mode&0o022 != 0 {
+		return "", fmt.Errorf("%s isn't a directory that root alone writes to", dir)
+	}
+	return dir, nil
+}
+
+// goTests gives the directories that go test wants files in.
+func goTests(args []string) []string {
+	var dirs []string
 	for _, arg := range args {
 		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		switch name {
@@ -55,14 +81,43 @@ func writable(args []string) []string {
 	return dirs
 }
 
-// isolate gives the calling thread its namespace. The error names the step that
-// failed; the thread is then still usable for tests, with more or fewer mounts.
-func isolate(dirs []string) error {
+// OwnMounts runs the calling test program on in a mount namespace of its own, as
+// [ReadOnly] does, but with everything as writable as it was: for tests of code
+// that mounts. Without the right to it the program runs on where it is.
+func OwnMounts() {
+	if os.Geteuid() != 0 || os.Getenv(ownMounts) != "" {
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := unshare()
+	if err == nil {
+		err = os.Setenv(ownMounts, "1")
+	}
+	if err == nil {
+		err = unix.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, "these tests have no mount namespace of their own:", err)
+}
+
+// ownMounts marks the program that runs in it.
+const ownMounts = "ASTRABOX_TEST_OWN_MOUNTS"
+
+// unshare gives the calling thread a mount namespace of which nothing is seen
+// outside.
+func unshare() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return os.NewSyscallError("mount", err)
+	return os.NewSyscallError("mount", unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+}
+
+// isolate gives the calling thread a namespace in which only dirs are writable.
+// The error names the step that failed; the thread is then still usable for
+// tests, with more or fewer mounts.
+func isolate(dirs []string) error {
+	if err := unshare(); err != nil {
+		return err
 	}
 	var own []string
 	for _, dir := range dirs {

@@ -23,7 +23,7 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs := []string{"/", "/etc", "/usr", "/usr/bin", "/var", "/root", "/run", "/opt", "/dev", "/dev/shm", "/sys/fs/cgroup", home}
+	dirs := []string{"/", "/etc", "/usr", "/usr/bin", "/var", "/root", "/run", "/opt", "/dev", "/dev/shm", "/tmp", "/var/tmp", "/sys/fs/cgroup", home}
 	if flag.Lookup("test.outputdir").Value.String() == "" { // else profiles are kept beside the sources
 		dirs = append(dirs, ".")
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 func TestCheck(t *testing.T) {
@@ -15,7 +17,7 @@ func TestCheck(t *testing.T) {
 		if len(fs) != 1 || fs[0].OK || Refuse(fs) == nil {
 			t.Errorf("without root: %+v", fs)
 		}
-		t.Skip("needs root")
+		machine.NeedRoot(t)
 	}
 	dir := t.TempDir()
 	fs := Check(t.Context(), Config{StateDir: dir, RuncPath: "/nonexistent", ExecdPath: "/usr/bin/env"})

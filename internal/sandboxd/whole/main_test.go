@@ -23,6 +23,7 @@ import (
 	"github.com/astrabox/astrabox/internal/sandboxd/launch"
 	"github.com/astrabox/astrabox/provider/opensandbox"
 	"github.com/astrabox/astrabox/sandbox"
+	tests "github.com/astrabox/astrabox/test/machine"
 )
 
 // insideEnv marks the process that runs in a network namespace of its own,
@@ -73,9 +74,7 @@ type machine struct {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("sandboxes need root")
-	}
+	tests.NeedRoot(t)
 	for variable, name := range map[string]string{"ASTRABOX_RUNC_PATH": "runc", "ASTRABOX_EXECD_PATH": "execd"} {
 		path := os.Getenv(variable)
 		if path == "" {
@@ -83,7 +82,7 @@ func newMachine(t *testing.T) *machine {
 			t.Setenv(variable, path)
 		}
 		if _, err := os.Stat(path); err != nil {
-			t.Skipf("%s is missing: build it first (make build)", name)
+			tests.Missing(t, "%s is missing: build it first (make build)", name)
 		}
 	}
 	if lo, err := netlink.LinkByName("lo"); err != nil || netlink.LinkSetUp(lo) != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 func TestParse(t *testing.T) {
@@ -59,20 +61,18 @@ func TestParse(t *testing.T) {
 
 // TestGroup makes a group, puts a process into it, and takes both away.
 func TestGroup(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	tree, err := Find(fmt.Sprintf("/astrabox-test-%d", os.Getpid()))
 	if err != nil {
-		t.Skip(err)
+		machine.Missing(t, "%v", err)
 	}
 	if err := tree.Prepare(); err != nil {
-		t.Skip(err)
+		machine.Missing(t, "%v", err)
 	}
 	for _, m := range tree.mounts {
 		if err := os.MkdirAll(filepath.Join(m.point, tree.Path("box"), "below"), 0o755); err != nil {
 			if errors.Is(err, unix.EROFS) {
-				t.Skip(err)
+				machine.Missing(t, "%v", err)
 			}
 			t.Fatal(err)
 		}

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 const inNamespace = "ASTRABOX_TEST_NETNS"
@@ -36,9 +38,7 @@ func TestMain(m *testing.M) {
 
 func open(t *testing.T, dir, inst6 string) *Network {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	run := filepath.Join(dir, inst6)
 	if err := os.MkdirAll(run, 0o755); err != nil {
 		t.Fatal(err)
@@ -106,9 +106,7 @@ func TestLeasesTogether(t *testing.T) {
 }
 
 func TestLeaseAvoidsRoutes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +184,7 @@ func TestForeignLinkStays(t *testing.T) {
 	attrs.Name = n.linkPrefix() + "x" // our name, not our group
 	d := &netlink.Dummy{LinkAttrs: attrs}
 	if err := netlink.LinkAdd(d); err != nil {
-		t.Skip(err)
+		machine.Missing(t, "%v", err)
 	}
 	defer netlink.LinkDel(d)
 	if err := n.Unplug(attrs.Name); err != nil {
@@ -201,9 +199,7 @@ func TestForeignLinkStays(t *testing.T) {
 }
 
 func TestCheckTablesLeavesNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	if err := CheckTables(); err != nil {
 		t.Fatal(err)
 	}

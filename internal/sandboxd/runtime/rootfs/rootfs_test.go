@@ -10,15 +10,21 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
+
+// A fault in a mount meets a mount namespace that nobody else has.
+func TestMain(m *testing.M) {
+	machine.OwnMounts()
+	os.Exit(m.Run())
+}
 
 func needRoot(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	if err := CheckMerged(); err != nil {
-		t.Skip(err)
+		machine.Missing(t, "%v", err)
 	}
 }
 
@@ -144,7 +150,7 @@ func TestSecretsStayOut(t *testing.T) {
 func TestLayers(t *testing.T) {
 	needRoot(t)
 	if err := Probe(t.TempDir()); err != nil {
-		t.Skip(err)
+		machine.Missing(t, "%v", err)
 	}
 	dir := t.TempDir()
 	l := Layers{Dir: filepath.Join(dir, "layers")}
