@@ -208,9 +208,14 @@ func (k *keeper) openProgram(ctx context.Context, h sandbox.Handle, program agen
 	}
 	killRegistered.Hit()
 	p.OutputAt, p.StdinAt, p.ReadyBy = 0, 0, time.Now().Add(readyTimeout)
-	err = k.change(ctx, func(t *store.Tx, _ *model.Record) error {
+	err = k.change(ctx, func(t *store.Tx, r *model.Record) error {
 		if err := t.DropLinePieces(k.id); err != nil {
 			return err
+		}
+		if r.Runtime.State == model.RuntimeStarting {
+			if err := t.Event(r, "", model.EventStarting, map[string]string{"step": "program"}); err != nil {
+				return err
+			}
 		}
 		return t.SaveProgram(p)
 	})

@@ -57,7 +57,10 @@ func (k *keeper) start(ctx context.Context, r *model.Record) error {
 		killCreated.Hit()
 		err := k.advance(ctx, model.RuntimeStarting, func(t *store.Tx, r *model.Record) error {
 			r.Runtime.SandboxID, r.ExpiresAt = h.SandboxID(), t.Now().Add(k.s.cfg.Lease)
-			return t.SetAssignment(a.ID, model.AssignmentCreated, h.SandboxID(), "")
+			if err := t.SetAssignment(a.ID, model.AssignmentCreated, h.SandboxID(), ""); err != nil {
+				return err
+			}
+			return t.Event(r, "", model.EventStarting, map[string]string{"step": "workspace"})
 		})
 		if err != nil {
 			return err

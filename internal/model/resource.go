@@ -82,7 +82,7 @@ type Event struct {
 const (
 	EventCreated     = "conversation.created"
 	EventAccepted    = "message.accepted" // {text, client_message_id}
-	EventStarting    = "sandbox.starting" // {step}
+	EventStarting    = "sandbox.starting" // {step}: create, workspace, program
 	EventReady       = "sandbox.ready"    // {sandbox_id, ms}
 	EventStartFailed = "sandbox.failed"   // {reason}
 	EventPausing     = "sandbox.pausing"
