@@ -106,7 +106,7 @@ func service(t *testing.T, stateDir, logOf string, args ...string) *exec.Cmd {
 func TestServiceProcess(t *testing.T) {
 	dir := os.Getenv("ASTRABOX_TEST_SERVICE")
 	if dir == "" {
-		t.Skip("run by other tests")
+		return // it is run by other tests
 	}
 	f, err := os.OpenFile(filepath.Join(sandboxd.Dir(dir), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

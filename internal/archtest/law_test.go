@@ -21,13 +21,15 @@ type pkg struct {
 	Dir        string
 	GoFiles    []string
 	Imports    []string
+
+	TestGoFiles, XTestGoFiles []string
 }
 
 func (p pkg) name() string { return strings.TrimPrefix(p.ImportPath, module) }
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
@@ -146,6 +148,28 @@ func TestEveryPackageHasALevel(t *testing.T) {
 		}
 		if _, _, ok := levelOf(n); !ok {
 			t.Errorf("%s has no level in the import law", n)
+		}
+	}
+}
+
+// A test that skips itself would be left out of CI unseen.
+func TestOnlyOnePlaceSkipsTests(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			path := filepath.Join(p.Dir, name)
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "contract_test.go" && p.name() == "internal/sandboxd/api" {
+				continue // checks against a description that isn't ours to keep here
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, sel.Sel.Name) {
+					t.Errorf("%s of %s calls %s: call machine.Missing of test/machine, which fails in CI", name, p.name(), sel.Sel.Name)
+				}
+				return true
+			})
 		}
 	}
 }

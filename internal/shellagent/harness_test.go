@@ -34,7 +34,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// program builds the real program once.
+// build builds the real program, static unless it is watched for races.
+func build(path string, flags ...string) error {
+	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}, flags...)
+	cmd := exec.Command("go", append(args, "github.com/astrabox/astrabox/cmd/shellagent")...)
+	cmd.Env = os.Environ()
+	if flags == nil {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// program builds it once for all tests.
 func program(t *testing.T) string {
 	t.Helper()
 	built.Do(func() {
@@ -44,15 +58,7 @@ func program(t *testing.T) string {
 			return
 		}
 		binary = filepath.Join(dir, "shellagent")
-		args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", binary}, raceFlags...)
-		build := exec.Command("go", append(args, "github.com/astrabox/astrabox/cmd/shellagent")...)
-		build.Env = os.Environ()
-		if raceFlags == nil {
-			build.Env = append(build.Env, "CGO_ENABLED=0")
-		}
-		if out, err := build.CombinedOutput(); err != nil {
-			buildIt = fmt.Errorf("%w\n%s", err, out)
-		}
+		buildIt = build(binary, raceFlags...)
 	})
 	if buildIt != nil {
 		t.Fatal(buildIt)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/astrabox/astrabox/internal/ownnet"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // bin is where the built programs lie, exe the one that a person calls.
@@ -59,12 +60,8 @@ func lookForPrograms() string {
 // need skips the test where it can't run, or fails it where it must run.
 func need(t *testing.T) {
 	t.Helper()
-	switch {
-	case missing == "":
-	case os.Getenv("CI") != "":
-		t.Fatal(missing)
-	default:
-		t.Skip(missing)
+	if missing != "" {
+		machine.Missing(t, "%s", missing)
 	}
 }
 

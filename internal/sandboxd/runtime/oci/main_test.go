@@ -22,6 +22,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // Environment variables by which the test binary calls itself.
@@ -115,9 +117,7 @@ type place struct {
 
 func newPlace(t testing.TB, inst6 string) place {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	shared, err := os.MkdirTemp("/run", "astrabox-test-")
 	if err != nil {
 		t.Fatal(err)
