@@ -37,7 +37,7 @@ func openState(dir string) (*state, error) {
 		return nil, invalid(err, "The state directory %q can't be used.", dir)
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, invalid(err, "The state directory %s can't be made: %v.", abs, plain(err))
+		return nil, invalid(err, "The state directory %s can't be made: %v. --state-dir names another one.", abs, plain(err))
 	}
 	info, err := os.Stat(abs)
 	if err != nil {
@@ -48,7 +48,7 @@ func openState(dir string) (*state, error) {
 	}
 	lock, err := os.OpenFile(filepath.Join(abs, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, invalid(err, "The state directory %s can't be used: %v.", abs, plain(err))
+		return nil, invalid(err, "The state directory %s can't be written to: %v. --state-dir names another one.", abs, plain(err))
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		lock.Close()

@@ -37,15 +37,21 @@ var measures = []measure{
 	{[]string{"turn_overhead", "rss_idle_server", "idle_pss_shell"}, turns},
 }
 
+// Names are the measures that Options.Only may name.
+func Names() []string {
+	var names []string
+	for _, m := range measures {
+		names = append(names, m.names...)
+	}
+	return names
+}
+
 // Run measures what Only names, prints a table and keeps the raw samples.
 func Run(ctx context.Context, o Options) error {
 	if o.N <= 0 {
 		o.N = 20
 	}
-	var known []string
-	for _, m := range measures {
-		known = append(known, m.names...)
-	}
+	known := Names()
 	for _, name := range o.Only {
 		if !slices.Contains(known, name) {
 			return fmt.Errorf("bench: no measure is called %q; there are: %s", name, strings.Join(known, ", "))

@@ -84,7 +84,7 @@ func Main(ctx context.Context, args []string, sys System) int {
 	root.SetIn(sys.Stdin)
 	root.SetOut(sys.Stdout)
 	root.SetErr(sys.Stderr)
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	code := exitCode(err)
 	var silent exitError
 	switch {
@@ -95,7 +95,7 @@ func Main(ctx context.Context, args []string, sys System) int {
 		fmt.Fprintf(sys.Stderr, "astrabox: %s\n", message(err))
 	}
 	if code == ExitUsage {
-		fmt.Fprintln(sys.Stderr, `Run "astrabox --help" for what there is.`)
+		fmt.Fprintf(sys.Stderr, "Run \"%s --help\" for what there is.\n", ran.CommandPath())
 	}
 	return code
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -211,12 +212,18 @@ func (c *command) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure beside floors in the same run (as root)",
+		Long: "Measure, beside floors in the same run, a server and sandboxes of its own (as root).\n\nMeasures:\n  " +
+			strings.Join(bench.Names(), "\n  "),
 		Args:  nArgs(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for name := range strings.SplitSeq(only, ",") {
-				if name = strings.TrimSpace(name); name != "" {
-					o.Only = append(o.Only, name)
+				if name = strings.TrimSpace(name); name == "" {
+					continue
 				}
+				if !slices.Contains(bench.Names(), name) {
+					return usage("no measure is called %q", name)
+				}
+				o.Only = append(o.Only, name)
 			}
 			ctx, done := c.untilInterrupted(cmd.Context())
 			defer done()
