@@ -214,7 +214,7 @@ func (c *command) benchCommand() *cobra.Command {
 		Short: "Measure beside floors in the same run (as root)",
 		Long: "Measure, beside floors in the same run, a server and sandboxes of its own (as root).\n\nMeasures:\n  " +
 			strings.Join(bench.Names(), "\n  "),
-		Args:  nArgs(0, 0),
+		Args: nArgs(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for name := range strings.SplitSeq(only, ",") {
 				if name = strings.TrimSpace(name); name == "" {
