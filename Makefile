@@ -53,7 +53,7 @@ web: web/dist/console/index.html ## build the console (skipped with a note where
 
 web/dist/console/index.html: $(WEB_SOURCES)
 	@if command -v $(NPM) >/dev/null && command -v node >/dev/null; then \
-		node -e '$(NODE_FITS)' || { echo "error: the console needs Node 20.19, 22.12 or newer, and node is $$(node --version). Install a newer one, or take node out of PATH to build without the console." >&2; exit 1; }; \
+		node -e '$(NODE_FITS)' || { echo "error: the console needs Node 20.19, 22.12 or newer, and node is $$(node --version). Install a newer one, or build without the console: make NPM=none ..." >&2; exit 1; }; \
 		echo "building the console"; cd web && { cmp -s package-lock.json node_modules/.astrabox-lock || { $(NPM) ci --no-audit --no-fund && cp package-lock.json node_modules/.astrabox-lock; }; } && $(NPM) run --silent build -- --logLevel warn; \
 	else \
 		echo "note: Node with npm was not found, so the console stays a page that says how to build it"; \
