@@ -59,8 +59,8 @@ web/dist/console/index.html: $(WEB_SOURCES)
 		echo "note: Node with npm was not found, so the console stays a page that says how to build it"; \
 	fi
 
-run: root build ## build, then start on http://127.0.0.1:8088 with the embedded defaults
-	@exec $(BIN)/astrabox serve --state-dir '$(STATE)'
+run: root build ## build, then start on http://127.0.0.1:8088; STATE=dir, ARGS="flags of serve"
+	@exec $(BIN)/astrabox serve --state-dir '$(STATE)' $(ARGS)
 
 demo: root build ## walk the main path against the real thing and check every step
 	@$(BIN)/astrabox demo
