@@ -84,7 +84,7 @@ new one. Ctrl-] leaves it running. The exit code is the shell's, when it ends.`,
 				return err
 			}
 			defer t.Close()
-			return c.talk(cmd.Context(), stdin, t, tid)
+			return c.talk(cmd.Context(), stdin, t, args[0]+" "+tid)
 		},
 	}
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "take it over from whoever uses it")
@@ -93,7 +93,8 @@ new one. Ctrl-] leaves it running. The exit code is the shell's, when it ends.`,
 }
 
 // talk moves bytes between the person's terminal, in raw mode, and the shell.
-func (c *command) talk(ctx context.Context, stdin *os.File, t *client.Terminal, id string) error {
+// which are the arguments that attach to it again.
+func (c *command) talk(ctx context.Context, stdin *os.File, t *client.Terminal, which string) error {
 	before, err := term.MakeRaw(int(stdin.Fd()))
 	if err != nil {
 		return err
@@ -121,7 +122,7 @@ func (c *command) talk(ctx context.Context, stdin *os.File, t *client.Terminal, 
 		case err := <-ended:
 			return err
 		case <-left:
-			fmt.Fprintf(c.Stderr, "\r\nleft; go on with: terminal attach … %s\r\n", id)
+			fmt.Fprintf(c.Stderr, "\r\nleft; go on with: astrabox terminal attach %s\r\n", which)
 			cancel()
 			return <-ended
 		case <-resized:
