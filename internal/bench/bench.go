@@ -68,10 +68,11 @@ func inside(ctx context.Context, o Options) error {
 	wanted := func(name string) bool { return len(o.Only) == 0 || slices.Contains(o.Only, name) }
 	var results []Result
 	for _, m := range measures {
-		if !slices.ContainsFunc(m.names, wanted) {
+		names := slices.DeleteFunc(slices.Clone(m.names), func(name string) bool { return !wanted(name) })
+		if len(names) == 0 {
 			continue
 		}
-		fmt.Fprintf(os.Stderr, "measuring %s\n", strings.Join(m.names, ", "))
+		fmt.Fprintf(os.Stderr, "measuring %s\n", strings.Join(names, ", "))
 		got, err := m.run(ctx, o)
 		if err != nil {
 			return err
