@@ -37,6 +37,10 @@ stream. With --json each event is a line of JSON.
 Exit codes: 5 the turn failed, 130 it was interrupted.`,
 		Args: nArgs(0, 1000),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			text := strings.Join(args, " ")
+			if len(args) > 0 && strings.TrimSpace(text) == "" { // no conversation is made for it
+				return usage("the message is empty")
+			}
 			if ch.api, err = c.client(); err != nil {
 				return err
 			}
@@ -45,7 +49,7 @@ Exit codes: 5 the turn failed, 130 it was interrupted.`,
 			defer stop()
 			ch.interrupts = interrupts
 			if len(args) > 0 {
-				return ch.say(cmd.Context(), strings.Join(args, " "))
+				return ch.say(cmd.Context(), text)
 			}
 			return ch.lines(cmd.Context())
 		},
