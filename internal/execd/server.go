@@ -47,7 +47,6 @@ type Config struct {
 type Server struct {
 	cfg        Config
 	token      [sha256.Size]byte
-	handler    http.Handler
 	http       *http.Server
 	commands   *command.Runner
 	processes  *process.Manager
@@ -69,9 +68,8 @@ func New(cfg Config) (*Server, error) {
 		commands:  runner,
 		processes: process.NewManager(process.Config{Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log}),
 	}
-	s.handler = s.guard(s.routes())
 	s.http = &http.Server{
-		Handler:           s.handler,
+		Handler:           s.guard(s.routes()),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
@@ -148,9 +146,6 @@ func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 	}
 	reply(w, http.StatusOK, v)
 }
-
-// Handler is the server's handler, for tests.
-func (s *Server) Handler() http.Handler { return s.handler }
 
 // Serve answers on l until Shutdown.
 func (s *Server) Serve(l net.Listener) error {

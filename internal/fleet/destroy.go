@@ -178,7 +178,7 @@ func (f *Fleet) sweepLoop(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if n, err := f.Sweep(ctx); err != nil {
+		if n, err := f.sweep(ctx); err != nil {
 			f.log.Warn("the sweep could not list the sandboxes", "err", err)
 		} else if n > 0 {
 			f.log.Info("the sweep found sandboxes that nobody names", "count", n)
@@ -187,10 +187,10 @@ func (f *Fleet) sweepLoop(ctx context.Context) {
 	}
 }
 
-// Sweep puts the sandboxes of this installation that no row names, and that are
+// sweep puts the sandboxes of this installation that no row names, and that are
 // older than the grace time, into the ledger. A listing that fails is an error
 // and not an empty inventory. It reports how many it found.
-func (f *Fleet) Sweep(ctx context.Context) (found int, err error) {
+func (f *Fleet) sweep(ctx context.Context) (found int, err error) {
 	for name, b := range f.backends {
 		if b.Inventory == nil {
 			continue

@@ -148,7 +148,7 @@ func (f *Fleet) Create(ctx context.Context, a *model.Assignment, resumed bool) (
 			if err == nil {
 				return h, nil
 			}
-			if !IsGone(err) {
+			if !isGone(err) {
 				return nil, err
 			}
 		}
@@ -247,7 +247,8 @@ func (f *Fleet) Look(ctx context.Context, r Ref) (s Sight, reason string) {
 	return SeenUnknown, "the backend says that it is " + o.State
 }
 
-// Renew extends the lease of a sandbox that is used, to at least the fleet's lease.
+// Renew extends a sandbox's lease to at least ttl from now, and gives the end
+// that holds afterwards.
 func (f *Fleet) Renew(ctx context.Context, r Ref, ttl time.Duration) (time.Time, error) {
 	b, err := f.backend(r.Backend)
 	if err != nil {
@@ -257,9 +258,6 @@ func (f *Fleet) Renew(ctx context.Context, r Ref, ttl time.Duration) (time.Time,
 	defer cancel()
 	return b.Renew(ctx, r.ID, ttl)
 }
-
-// Lease is the lease of a sandbox that is used.
-func (f *Fleet) Lease() time.Duration { return f.cfg.Lease }
 
 // Pause pauses a sandbox and reports whether that is established. A first
 // answer that leaves it open is followed by one look.
@@ -307,9 +305,9 @@ func (f *Fleet) Resume(ctx context.Context, r Ref) (sandbox.Handle, error) {
 	return b.Connect(ctx, r.ID)
 }
 
-// IsGone reports whether an error says that the sandbox doesn't exist. It is
+// isGone reports whether an error says that the sandbox doesn't exist. It is
 // read from the code only.
-func IsGone(err error) bool {
+func isGone(err error) bool {
 	return errors.Is(err, sandbox.ErrGone) || errors.Is(err, sandbox.ErrNotFound)
 }
 

@@ -109,8 +109,3 @@ var Turns = Table[TurnState]{
 	TurnUndelivered:  {},
 	TurnUnknown:      {},
 }
-
-// InProgress reports whether the program may be at work on a turn of that state.
-func (s TurnState) InProgress() bool {
-	return s == TurnDelivering || s == TurnRunning || s == TurnInterrupting
-}

@@ -32,16 +32,7 @@ func scanTurn(r scanner) (*model.TurnRecord, error) {
 
 // Turn reads a turn of the conversation; TURN_NOT_FOUND for an unknown one.
 func (s *Store) Turn(ctx context.Context, conversationID, id string) (*model.TurnRecord, error) {
-	return turn(ctx, s, conversationID, id)
-}
-
-// Turn is Store.Turn in the transaction.
-func (t *Tx) Turn(conversationID, id string) (*model.TurnRecord, error) {
-	return turn(t.ctx, t, conversationID, id)
-}
-
-func turn(ctx context.Context, q queryer, conversationID, id string) (*model.TurnRecord, error) {
-	r, err := one(ctx, q, scanTurn, `SELECT `+turnColumns+` FROM turns WHERE id = $1 AND conversation_id = $2`, id, conversationID)
+	r, err := one(ctx, s, scanTurn, `SELECT `+turnColumns+` FROM turns WHERE id = $1 AND conversation_id = $2`, id, conversationID)
 	if errors.Is(err, ErrNotFound) {
 		return nil, fault.New(fault.TurnNotFound, "")
 	}

@@ -185,17 +185,6 @@ func forkUnblocked(path string, args []string, attr *syscall.ProcAttr) (pid int,
 	return syscall.ForkExec(path, args, attr)
 }
 
-// Running gives the pids of the children that weren't reaped yet.
-func (r *Reaper) Running() []int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	pids := make([]int, 0, len(r.children))
-	for pid := range r.children {
-		pids = append(pids, pid)
-	}
-	return pids
-}
-
 func (r *Reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
