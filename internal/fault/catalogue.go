@@ -25,7 +25,6 @@ const (
 	HostRefused          Code = "HOST_REFUSED"
 	OriginRefused        Code = "ORIGIN_REFUSED"
 	RangeInvalid         Code = "RANGE_NOT_SATISFIABLE"
-	PreconditionFailed   Code = "PRECONDITION_FAILED"
 	IdempotencyConflict  Code = "IDEMPOTENCY_CONFLICT"
 	TooManyRequests      Code = "TOO_MANY_REQUESTS"
 	Timeout              Code = "TIMEOUT"
@@ -49,7 +48,6 @@ const (
 	DeliveryUnknown      Code = "INPUT_DELIVERY_UNKNOWN"
 	ProgramFailed        Code = "AGENT_PROGRAM_FAILED"
 	ProgramMissing       Code = "AGENT_PROGRAM_MISSING"
-	ProgramProtocol      Code = "AGENT_PROGRAM_PROTOCOL"
 	SandboxStartFailed   Code = "SANDBOX_START_FAILED"
 	SandboxLost          Code = "SANDBOX_LOST"
 	SandboxUnreachable   Code = "SANDBOX_UNREACHABLE"
@@ -76,7 +74,6 @@ const (
 	NotEmpty         Code = "NOT_EMPTY"
 	PermissionDenied Code = "PERMISSION_DENIED"
 	NoSpace          Code = "NO_SPACE"
-	UnknownAccount   Code = "UNKNOWN_ACCOUNT"
 )
 
 // The codes of a server's own state.
@@ -87,7 +84,6 @@ const (
 	StateTooNew        Code = "STATE_TOO_NEW"
 	StorageUnavailable Code = "STORAGE_UNAVAILABLE"
 	StorageFull        Code = "STORAGE_FULL"
-	StorageConflict    Code = "STORAGE_CONFLICT"
 	AddressInUse       Code = "ADDRESS_IN_USE"
 	AuthRequired       Code = "AUTHENTICATION_NOT_CONFIGURED"
 	HostUnfit          Code = "HOST_UNFIT"
@@ -118,7 +114,6 @@ var catalogue = []Entry{
 	{HostRefused, http.StatusMisdirectedRequest, false, "This server doesn't answer to that host name."},
 	{OriginRefused, http.StatusForbidden, false, "Requests from that origin are refused."},
 	{RangeInvalid, http.StatusRequestedRangeNotSatisfiable, false, "The file doesn't have the range that was asked for."},
-	{PreconditionFailed, http.StatusPreconditionFailed, false, "A condition of the request doesn't hold."},
 	{IdempotencyConflict, http.StatusConflict, false, "The same key was used before with other content."},
 	{TooManyRequests, http.StatusTooManyRequests, true, "Too much at once; try again shortly."},
 	{Timeout, http.StatusGatewayTimeout, true, "It took too long."},
@@ -139,7 +134,6 @@ var catalogue = []Entry{
 	{DeliveryUnknown, http.StatusConflict, false, "It can't be told whether the message was delivered."},
 	{ProgramFailed, http.StatusBadGateway, false, "The Agent program failed."},
 	{ProgramMissing, http.StatusConflict, false, "The Agent program is not installed in the sandbox."},
-	{ProgramProtocol, http.StatusBadGateway, false, "The Agent program broke its protocol."},
 	{SandboxStartFailed, http.StatusBadGateway, true, "The sandbox could not be started."},
 	{SandboxLost, http.StatusConflict, true, "The sandbox was lost."},
 	{SandboxUnreachable, http.StatusBadGateway, true, "The sandbox can't be reached."},
@@ -163,7 +157,6 @@ var catalogue = []Entry{
 	{NotEmpty, http.StatusConflict, false, "The folder is not empty."},
 	{PermissionDenied, http.StatusForbidden, false, "The sandbox doesn't permit it."},
 	{NoSpace, http.StatusInsufficientStorage, false, "The sandbox's disk is full."},
-	{UnknownAccount, http.StatusBadRequest, false, "The sandbox has no such account."},
 
 	{SettingInvalid, http.StatusInternalServerError, false, "A setting is not valid."},
 	{StateInUse, http.StatusConflict, false, "The state directory is in use by another server."},
@@ -171,7 +164,6 @@ var catalogue = []Entry{
 	{StateTooNew, http.StatusInternalServerError, false, "The state directory belongs to a newer version of AstraBox."},
 	{StorageUnavailable, http.StatusServiceUnavailable, true, "The database can't be reached."},
 	{StorageFull, http.StatusInsufficientStorage, true, "The disk that AstraBox keeps its data on is full; nothing was changed. Make some room and try again."},
-	{StorageConflict, http.StatusConflict, true, "Somebody else changed it meanwhile."},
 	{AddressInUse, http.StatusConflict, false, "The address is in use."},
 	{AuthRequired, http.StatusInternalServerError, false, "An address that others can reach needs authentication."},
 	{HostUnfit, http.StatusInternalServerError, false, "This machine can't run sandboxes as it is."},

@@ -62,14 +62,6 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code
 }
 
-// CodeOf gives the code that [From] would give err, and "" for nil.
-func CodeOf(err error) Code {
-	if err == nil {
-		return ""
-	}
-	return From(err).Code
-}
-
 // Is reports whether err is, or wraps, an Error of the code.
 func Is(err error, code Code) bool {
 	var e *Error

@@ -86,12 +86,9 @@ func TestFrom(t *testing.T) {
 			if !errors.Is(e, tt.err) {
 				t.Error("the cause is lost for logs")
 			}
-			if CodeOf(tt.err) != tt.code {
-				t.Errorf("CodeOf = %s", CodeOf(tt.err))
-			}
 		})
 	}
-	if From(nil) != nil || CodeOf(nil) != "" {
+	if From(nil) != nil {
 		t.Error("nil is an error")
 	}
 }
