@@ -2,13 +2,10 @@ package agentprogram
 
 import "encoding/json"
 
-// The types of events that a conversation's turn has. A machine emits all but
-// [EventTurnStarted] and [EventTurnEnded]: those two belong to the platform,
-// which writes them together with the turn's row. It takes the second from
-// [Result.TurnEnded].
+// The types of events that a machine emits. The start and the end of a turn
+// belong to the platform, which writes them together with the turn's row; it
+// takes the end from [Result.TurnEnded].
 const (
-	EventTurnStarted   = "turn.started"   // no data
-	EventTurnEnded     = "turn.ended"     // TurnEnd
 	EventTextDelta     = "text.delta"     // Text: more of the answer
 	EventTextDone      = "text.done"      // no data: the message that the deltas made is complete
 	EventThinkingDelta = "thinking.delta" // Text
@@ -71,12 +68,8 @@ type ToolEnded struct {
 	DurationMS *int64 `json:"duration_ms,omitempty"`
 }
 
-// The levels of Notice.
-const (
-	LevelInfo    = "info"
-	LevelWarning = "warning"
-	LevelError   = "error"
-)
+// LevelWarning is the level of a Notice that something isn't as it should be.
+const LevelWarning = "warning"
 
 // Notice is something a person should know that isn't part of the answer.
 type Notice struct {

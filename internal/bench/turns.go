@@ -178,7 +178,7 @@ func (t *through) turn(ctx context.Context) (time.Duration, error) {
 			case e.TurnID != sent.ID:
 			case e.Type == agentprogram.EventToolOutput && took == 0:
 				took = time.Since(began)
-			case e.Type == agentprogram.EventTurnEnded:
+			case e.Type == model.EventTurnEnded:
 				if took == 0 {
 					return 0, errors.New("bench: a turn ended without output")
 				}

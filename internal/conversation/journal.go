@@ -10,9 +10,6 @@ import (
 	"github.com/astrabox/astrabox/internal/store"
 )
 
-// eventDeleted is the last event of a journal.
-const eventDeleted = "conversation.deleted"
-
 // hub tells streams what was committed. It keeps a bounded number of events for
 // each; a stream that falls behind reads the journal instead, so that a slow
 // reader costs no memory and misses nothing.
@@ -184,7 +181,7 @@ func (s *Service) Stream(ctx context.Context, id string, after int64) iter.Seq2[
 		last, ended := after, false
 		// give yields one event and reports whether the stream goes on.
 		give := func(e model.Event) bool {
-			last, ended = e.Seq, e.Type == eventDeleted
+			last, ended = e.Seq, e.Type == model.EventDeleted
 			return yield(e, nil) && !ended
 		}
 		read := true // from the journal

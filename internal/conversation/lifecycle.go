@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/astrabox/astrabox/internal/agentprogram"
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/fleet"
 	"github.com/astrabox/astrabox/internal/killpoint"
@@ -195,8 +196,8 @@ func (k *keeper) terminate(ctx context.Context, r *model.Record) (more bool, err
 		r.Destruction = &model.Destruction{SandboxID: d.SandboxID, Outcome: string(d.Outcome), Detail: d.Detail}
 		if !d.ConfirmsGone(r.Runtime.SandboxID) && r.State == model.Deleting {
 			more = false // the ledger wakes us when it has the proof
-			return t.Event(r, "", model.EventNotice, map[string]string{"level": "warning",
-				"text": "It is not proven yet that the sandbox is gone: " + d.Detail})
+			return t.Event(r, "", model.EventNotice, agentprogram.Notice{Level: agentprogram.LevelWarning,
+				Text: "It is not proven yet that the sandbox is gone: " + d.Detail})
 		}
 		// Without the proof the ledger goes on; the conversation doesn't wait for it.
 		if err := t.Event(r, "", model.EventTerminated, terminatedData{d.SandboxID, string(d.Outcome), d.Detail}); err != nil {
@@ -251,7 +252,7 @@ func (k *keeper) finish(ctx context.Context) error {
 			return err
 		}
 		r.DueAt = time.Time{}
-		return t.Event(r, "", eventDeleted, nil)
+		return t.Event(r, "", model.EventDeleted, nil)
 	})
 	if err == nil {
 		k.s.failWaiters(k.id, fault.New(fault.ConversationDeleted, ""))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/astrabox/astrabox/internal/agentprogram"
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/model"
 	"github.com/astrabox/astrabox/internal/store"
@@ -67,7 +68,7 @@ func (s *Service) interruptForStop(ctx context.Context, id string) error {
 		if err := t.SetTurn(r.Turn.ID, r.Turn.State, model.TurnInterrupting, nil); err != nil {
 			return err
 		}
-		return t.Event(r, r.Turn.ID, model.EventNotice, map[string]string{"level": "warning", "text": "The server is stopping, which interrupts this turn."})
+		return t.Event(r, r.Turn.ID, model.EventNotice, agentprogram.Notice{Level: agentprogram.LevelWarning, Text: "The server is stopping, which interrupts this turn."})
 	})
 	s.wake(id)
 	return err

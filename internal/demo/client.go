@@ -75,7 +75,7 @@ func (w *walk) wait(ctx context.Context, id string) (t turn, err error) {
 				t.first = time.Now()
 			}
 			t.output += o.Text
-		case agentprogram.EventTurnEnded:
+		case model.EventTurnEnded:
 			t.ended = time.Now()
 			end, err := wire.Data[agentprogram.TurnEnd](e)
 			if err == nil && end.Reason != agentprogram.ReasonDone {

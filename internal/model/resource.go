@@ -92,8 +92,9 @@ const (
 	EventLost        = "sandbox.lost"       // {reason}
 	EventTerminated  = "sandbox.terminated" // {sandbox_id, outcome, detail}
 	EventTurnStarted = "turn.started"
-	EventNotice      = "notice"     // {level, text}
-	EventTurnEnded   = "turn.ended" // {reason, error?}
+	EventNotice      = "notice"               // {level, text}
+	EventTurnEnded   = "turn.ended"           // {reason, error?}
+	EventDeleted     = "conversation.deleted" // the last of a journal
 )
 
 // IdleAction is what happens to a sandbox that nobody uses.

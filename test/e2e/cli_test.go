@@ -82,7 +82,7 @@ func TestChatExitCodes(t *testing.T) {
 			}
 			events = append(events, e)
 		}
-		if r.code != 0 || one(s, events, agentprogram.EventToolOutput).TurnID == "" || events[len(events)-1].Type != agentprogram.EventTurnEnded {
+		if r.code != 0 || one(s, events, agentprogram.EventToolOutput).TurnID == "" || events[len(events)-1].Type != model.EventTurnEnded {
 			t.Errorf("%d %s", r.code, types(events))
 		}
 	})

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/astrabox/astrabox/internal/agentprogram"
 	"github.com/astrabox/astrabox/internal/model"
 )
 
@@ -56,7 +55,7 @@ func (s *server) piece(t *testing.T, id string, header, query int64, n int) (eve
 				t.Fatalf("event %d has the id %q", e.Seq, number)
 			}
 			events = append(events, e)
-			done = e.Type == agentprogram.EventTurnEnded
+			done = e.Type == model.EventTurnEnded
 		}
 	}
 	return events, done
@@ -83,7 +82,7 @@ func TestStreamResumes(t *testing.T) {
 	if diff := cmp.Diff(want[:len(got)], got); diff != "" {
 		t.Errorf("pieced together (-journal +streamed):\n%s", diff)
 	}
-	if last := got[len(got)-1]; last.Type != agentprogram.EventTurnEnded {
+	if last := got[len(got)-1]; last.Type != model.EventTurnEnded {
 		t.Errorf("the last event is %s", last.Type)
 	}
 	var lines string

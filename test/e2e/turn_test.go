@@ -49,7 +49,7 @@ func (s *server) wait(id, turnID string) turn {
 		if e.TurnID == turnID {
 			v.output += output(s, e)
 		}
-		if e.TurnID != turnID || e.Type != agentprogram.EventTurnEnded {
+		if e.TurnID != turnID || e.Type != model.EventTurnEnded {
 			return false
 		}
 		v.end = data[agentprogram.TurnEnd](s, e)
@@ -66,7 +66,7 @@ func (s *server) waitOutput(id, turnID, text string) {
 		if e.TurnID == turnID {
 			seen += output(s, e)
 		}
-		if e.TurnID == turnID && e.Type == agentprogram.EventTurnEnded {
+		if e.TurnID == turnID && e.Type == model.EventTurnEnded {
 			s.t.Fatalf("expected the output %q, saw the turn end after %q: %s", text, seen, e.Data)
 		}
 		return strings.Contains(seen, text)
