@@ -21,6 +21,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/launch"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // Refusals and ends of attachments.
@@ -66,9 +67,9 @@ type State string
 
 // The states.
 const (
-	Registered State = "registered"
-	Running    State = "running"
-	Exited     State = "exited"
+	Registered State = wire.StateRegistered
+	Running    State = wire.StateRunning
+	Exited     State = wire.StateExited
 )
 
 // Status describes a process.

@@ -17,10 +17,12 @@ import (
 	"errors"
 	"net/netip"
 	"time"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // ExecdPort is the TCP port on a sandbox's own address where its execd listens.
-const ExecdPort = 44772
+const ExecdPort = wire.Port
 
 // HostImage is the name of the image that is this machine's own /usr under a
 // synthesized root. It is the only image that every Runtime knows.

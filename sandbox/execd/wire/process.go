@@ -23,8 +23,9 @@ const ProcessProtocol = "astrabox.process.v1"
 const OutputHeaderSize = 13
 
 // MaxStdinInFlight bounds the bytes of stdin that the run has accepted (see
-// Connected) and been sent since, and that the server hasn't yet reported as written. A client that exceeds it is closed
-// with ClosePolicy, so that waiting for the process never holds up other messages.
+// Connected) and been sent since, and that the server hasn't yet reported as
+// written. A client that exceeds it is closed with ClosePolicy, so that waiting
+// for the process never holds up other messages.
 const MaxStdinInFlight = 1 << 20
 
 // MaxClientMessage bounds one message of the client.
@@ -37,7 +38,6 @@ const (
 	ClosePolicy    = 1008 // the client broke a rule
 	CloseTakenOver = 4001 // another attachment took the process
 	CloseLagging   = 4002 // a viewer was too slow and output was dropped
-	CloseDeleted   = 4004 // the process was deleted
 )
 
 // PutOutputHeader writes the header of an output message to b, which has room

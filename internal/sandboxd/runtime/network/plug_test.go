@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // listenInside makes a network namespace with a listener on execd's port.
@@ -49,7 +51,7 @@ func TestPluggedLinkLosesNothing(t *testing.T) {
 		if err := n.plug(int(ns), l); err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp4", netip.AddrPortFrom(l.Addr, execdPort).String())
+		c, err := net.Dial("tcp4", netip.AddrPortFrom(l.Addr, wire.Port).String())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,10 +8,9 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-)
 
-// execdPort is the only port of a sandbox that the machine reaches.
-const execdPort = 44772
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
 
 func nsHandle(fd int) netns.NsHandle { return netns.NsHandle(fd) }
 
@@ -67,7 +66,7 @@ func (n *Network) addTable(c *nftables.Conn) *nftables.Table {
 	add(to, n.byGroup(expr.MetaKeyOIFGROUP, expr.CmpOpNeq), verdict(expr.VerdictReturn))
 	add(to, ipv6(), verdict(expr.VerdictDrop))
 	add(to, established(), verdict(expr.VerdictAccept))
-	add(to, protocol(unix.IPPROTO_TCP), destPort(execdPort), verdict(expr.VerdictAccept))
+	add(to, protocol(unix.IPPROTO_TCP), destPort(wire.Port), verdict(expr.VerdictAccept))
 	add(to, protocol(unix.IPPROTO_TCP), reset())
 	add(to, refuse())
 	return table
