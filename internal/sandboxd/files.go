@@ -2,7 +2,6 @@ package sandboxd
 
 import (
 	"crypto/rand"
-	"encoding/base32"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -85,11 +84,7 @@ var installationForm = regexp.MustCompile(`^[a-z2-7]{6}$`)
 // host carry. They must stay the same, or its sandboxes would be strangers.
 func installation(stateDir string) (string, error) {
 	path := filepath.Join(Dir(stateDir), fileInstallation)
-	return readOrMake(path, func() string {
-		var b [4]byte
-		_, _ = rand.Read(b[:]) // never fails
-		return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))[:6]
-	}, func(s string) error {
+	return readOrMake(path, func() string { return strings.ToLower(rand.Text()[:6]) }, func(s string) error {
 		if !installationForm.MatchString(s) {
 			return fmt.Errorf("%s must hold six characters of a-z and 2-7", path)
 		}

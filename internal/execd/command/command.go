@@ -12,7 +12,6 @@ package command
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -92,7 +91,7 @@ type Result struct {
 // on. An error means that it wasn't started. When ctx ends first the command is
 // killed; that isn't an error.
 func (r *Runner) Run(ctx context.Context, c Run) (Result, error) {
-	mark := randomMark()
+	mark := rand.Text()
 	c.Launch.Mark = mark
 	plan, err := launch.Prepare(r.accounts, c.Launch)
 	if err != nil {
@@ -281,10 +280,4 @@ func (r *Runner) Close(ctx context.Context) {
 		syscall.Close(r.null)
 	case <-ctx.Done():
 	}
-}
-
-func randomMark() string {
-	var b [12]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }

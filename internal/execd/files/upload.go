@@ -2,7 +2,6 @@ package files
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"hash/maphash"
 	"io"
@@ -109,9 +108,7 @@ func (u *upload) createHidden() error {
 
 // hide invents a name beside a target; listings leave it out while it is in use.
 func (s *service) hide() string {
-	var b [12]byte
-	rand.Read(b[:]) //nolint:errcheck // never fails
-	name := ".astrabox-" + hex.EncodeToString(b[:]) + ".tmp"
+	name := ".astrabox-" + rand.Text() + ".tmp"
 	s.hidden.Store(name, struct{}{})
 	return name
 }

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
 	"errors"
 	"strings"
 	"time"
@@ -32,9 +31,7 @@ type create struct {
 
 // newID gives 20 characters of [a-z2-7], 100 random bits.
 func newID() string {
-	var b [13]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))[:20]
+	return strings.ToLower(rand.Text()[:20])
 }
 
 // Create makes a sandbox and returns when it answers. Without a key the create

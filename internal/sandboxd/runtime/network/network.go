@@ -24,7 +24,6 @@ package network
 import (
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base32"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -146,9 +145,7 @@ func (n *Network) Free(l Link) {
 func (n *Network) linkPrefix() string { return "ab" + n.cfg.Inst6[:4] }
 
 func (n *Network) linkName() string {
-	var b [5]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return n.linkPrefix() + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+	return n.linkPrefix() + strings.ToLower(rand.Text()[:8])
 }
 
 // Plug makes the link l with its other end, eth0, in the network namespace of
