@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -144,5 +143,5 @@ func lastCause(err error) error {
 	if errors.As(err, &op) {
 		return op.Err
 	}
-	return fmt.Errorf("%w", err)
+	return err
 }

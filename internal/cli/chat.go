@@ -77,7 +77,7 @@ type chat struct {
 
 // open makes the conversation for its first message, or looks at the one that
 // was named.
-func (c *chat) open(ctx context.Context, text string) error {
+func (c *chat) open(ctx context.Context) error {
 	if c.opened {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (c *chat) open(ctx context.Context, text string) error {
 	if c.id != "" {
 		v, err = c.api.Conversation(ctx, c.id)
 	} else {
-		v, err = c.api.CreateConversation(ctx, wire.CreateConversation{Agent: c.agent, Title: c.name(text)}, "cli-"+rand.Text())
+		v, err = c.api.CreateConversation(ctx, wire.CreateConversation{Agent: c.agent, Title: c.title}, "cli-"+rand.Text())
 		if err == nil {
 			c.note("conversation %s", v.ID)
 		}
@@ -98,26 +98,12 @@ func (c *chat) open(ctx context.Context, text string) error {
 	return nil
 }
 
-// name gives a new conversation its title: the one asked for, else the first
-// line of its first message.
-func (c *chat) name(text string) string {
-	if c.title != "" {
-		return c.title
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	const most = 60
-	if r := []rune(harmless(line)); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return harmless(line)
-}
-
 // lines sends each line of standard input, until its end or a turn that
 // doesn't end well; a person at a prompt may go on after one.
 func (c *chat) lines(ctx context.Context) error {
 	person := c.Terminal(c.Stdin)
 	if c.id != "" { // a wrong id is told before anything is typed
-		if err := c.open(ctx, ""); err != nil {
+		if err := c.open(ctx); err != nil {
 			return err
 		}
 	}
@@ -198,7 +184,7 @@ func readLine(r *bufio.Reader) (string, error) {
 func (c *chat) say(ctx context.Context, text string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := c.open(ctx, text); err != nil {
+	if err := c.open(ctx); err != nil {
 		return err
 	}
 	turn, err := c.send(ctx, text)

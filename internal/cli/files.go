@@ -98,7 +98,7 @@ it is replaced only when all of the new content has arrived.`,
 			}
 			n, err := store(to, content)
 			if err == nil {
-				err = c.done(map[string]any{"path": from, "file": to, "size": n}, "%s: %s bytes to %s", from, fmt.Sprint(n), to)
+				err = c.done(map[string]any{"path": from, "file": to, "size": n}, "%s: %d bytes to %s", from, n, to)
 			}
 			return err
 		},
@@ -124,7 +124,7 @@ func store(name string, content io.Reader) (n int64, err error) {
 	}
 	defer os.Remove(f.Name()) // of no effect after the rename
 	n, err = io.Copy(f, content)
-	if err = closeAll(f, err); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return n, err
 	}
 	if err := os.Chmod(f.Name(), 0o644); err != nil {

@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -96,12 +95,4 @@ func size(n int64) string {
 // note writes to the error stream, for people who look.
 func (c *command) note(format string, args ...any) {
 	fmt.Fprintf(c.Stderr, format+"\n", args...)
-}
-
-// closeAll closes what was written to, and gives its error unless there is one.
-func closeAll(w io.Closer, err error) error {
-	if closeErr := w.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }

@@ -184,10 +184,8 @@ func (c *command) shown(ctx context.Context, t *client.Terminal) error {
 		case frame.Type == "gap":
 			fmt.Fprint(c.Stderr, "\r\n[some output is no longer held]\r\n")
 		case frame.Type == "error":
-			return &client.Problem{Problem: wire.Problem{Detail: frame.Message, Code: fmt.Sprint(frame.Code), Status: statusOf(fmt.Sprint(frame.Code))}}
+			code := fmt.Sprint(frame.Code)
+			return &client.Problem{Problem: wire.Problem{Detail: frame.Message, Code: code, Status: fault.Lookup(fault.Code(code)).Status}}
 		}
 	}
 }
-
-// statusOf gives the HTTP status that belongs to a code.
-func statusOf(code string) int { return fault.Lookup(fault.Code(code)).Status }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"embed"
 	"net/http"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -54,9 +55,9 @@ func (s *Server) documentStreams() {
 	convID := param("id", "path", "Id of the conversation.", true, str)
 	pathParam := param("path", "query", "Absolute path below /workspace.", true, str)
 	binary := map[string]*huma.MediaType{"application/octet-stream": {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}}
-	entry := map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(typeOf[wire.FileEntry](), true, "FileEntry")}}
-	list := map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(typeOf[wire.FileList](), true, "FileList")}}
-	events := map[string]*huma.MediaType{"text/event-stream": {Schema: schemas.Schema(typeOf[model.Event](), true, "Event")}}
+	entry := map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeFor[wire.FileEntry](), true, "FileEntry")}}
+	list := map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeFor[wire.FileList](), true, "FileList")}}
+	events := map[string]*huma.MediaType{"text/event-stream": {Schema: schemas.Schema(reflect.TypeFor[model.Event](), true, "Event")}}
 	add := func(method, path, id, tag, summary, text string, params []*huma.Param, in *huma.RequestBody, out map[int]*huma.Response) {
 		responses := map[string]*huma.Response{"default": {Description: "Error", Content: map[string]*huma.MediaType{"application/problem+json": {Schema: problemSchema}}}}
 		for status, r := range out {
@@ -86,6 +87,6 @@ func (s *Server) documentStreams() {
 		nil, map[int]*huma.Response{101: {Description: "Upgraded"}})
 	for _, probe := range []struct{ path, id, text string }{{"/healthz", "health", "The process is alive."}, {"/readyz", "ready", "New work is welcome; 503 while the server stops."}} {
 		add("GET", probe.path, probe.id, "server", probe.text, "", nil, nil,
-			map[int]*huma.Response{200: {Description: "Yes", Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(typeOf[wire.Health](), true, "Health")}}}})
+			map[int]*huma.Response{200: {Description: "Yes", Content: map[string]*huma.MediaType{"application/json": {Schema: schemas.Schema(reflect.TypeFor[wire.Health](), true, "Health")}}}})
 	}
 }

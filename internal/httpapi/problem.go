@@ -143,6 +143,4 @@ func init() {
 	}
 }
 
-var problemType = typeOf[wire.Problem]()
-
-func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
+var problemType = reflect.TypeFor[wire.Problem]()
