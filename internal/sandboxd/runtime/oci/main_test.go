@@ -212,8 +212,9 @@ func (p place) machine() map[string][]string {
 	more, _ := filepath.Glob("/sys/fs/cgroup/astrabox-" + p.cfg.Inst6)
 	m["cgroups"] = append(groups, more...)
 	for _, pid := range p.processes() {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		m["processes"] = append(m["processes"], fmt.Sprintf("%d %s", pid, bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
+		cmd, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // number, name, state and parent first
+		m["processes"] = append(m["processes"], fmt.Sprintf("%.40s %s", stat, bytes.ReplaceAll(cmd, []byte{0}, []byte{' '})))
 	}
 	for _, dir := range []string{p.cfg.RunDir, filepath.Join(p.cfg.StateDir, "making"), filepath.Join(p.cfg.StateDir, "sandboxes"), filepath.Join(p.cfg.StateDir, "trash")} {
 		es, _ := os.ReadDir(dir)

@@ -143,8 +143,7 @@ func (p *process) exit(ctx context.Context, d time.Duration) runtime.Exit {
 
 // reapStages reaps what a cut-off call of the OCI runtime left among our
 // children: stages of a sandbox's start that ended when the program did. Living
-// ones belong to starts under way. Each is found by the name that the runtime
-// gives them, and nobody else waits for them.
+// ones belong to starts under way. Nobody else waits for them; isStage tells them.
 func reapStages() {
 	for range 2 { // one may be ending right now
 		procs, err := os.ReadDir("/proc")
@@ -162,8 +161,9 @@ func reapStages() {
 			}
 			// PID (NAME) STATE PPID …, and NAME may hold anything.
 			name, rest, ok := strings.Cut(string(b), ") ")
+			_, name, _ = strings.Cut(name, " (")
 			f := strings.Fields(rest)
-			if !ok || len(f) < 2 || f[0] != "Z" || f[1] != strconv.Itoa(os.Getpid()) || !strings.Contains(name, " (runc:[") {
+			if !ok || len(f) < 2 || f[0] != "Z" || f[1] != strconv.Itoa(os.Getpid()) || !isStage(name) {
 				continue
 			}
 			if p, err := os.FindProcess(pid); err == nil {
@@ -172,6 +172,13 @@ func reapStages() {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// isStage says whether a child of this name is a stage of a sandbox's start. The
+// runtime names its stages, and executes them from an open copy of itself: until
+// they come to name themselves the kernel calls them by its descriptor.
+func isStage(name string) bool {
+	return strings.HasPrefix(name, "runc:[") || name != "" && strings.Trim(name, "0123456789") == ""
 }
 
 // init gives the process number of b's process 1, zero when it has none.
