@@ -129,7 +129,7 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 	if err != nil {
 		return none, fmt.Errorf("%w: %w", runtime.ErrExhausted, err)
 	}
-	if err := r.writeIntent(b, link, s.DiskBytes); err != nil {
+	if err := r.writeIntent(b, link, ids, s.DiskBytes); err != nil {
 		r.net.Free(link)
 		return none, err
 	}
@@ -195,11 +195,18 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 
 // writeIntent makes the run directory of b and notes the link in it before
 // there is one, and what a later instance can't find elsewhere.
-func (r *Runtime) writeIntent(b box, link network.Link, disk int64) error {
-	if err := os.Mkdir(b.run, 0o711); err != nil {
+//
+// The sandbox's root has to pass through the directory to its mount point; other
+// users of the machine must not. The list of mounts tells them where it is, and
+// a sandbox's own files say to whom inside they are open, not to whom outside.
+func (r *Runtime) writeIntent(b box, link network.Link, ids rootfs.Range, disk int64) error {
+	if err := os.Mkdir(b.run, 0o700); err != nil {
 		return err
 	}
-	if err := os.Chmod(b.run, 0o711); err != nil {
+	if err := os.Chown(b.run, -1, ids.Base()); err != nil {
+		return err
+	}
+	if err := os.Chmod(b.run, 0o710); err != nil {
 		return err
 	}
 	if err := os.Mkdir(b.root, 0o755); err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -254,6 +255,46 @@ func TestContained(t *testing.T) {
 	if _, err := r.Destroy(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestOtherUsers looks at a sandbox as another user of the machine, who sees in
+// the list of mounts where its files are.
+func TestOtherUsers(t *testing.T) {
+	p := newPlace(t, "tother")
+	r := p.open()
+	p.create(r, spec("a"))
+	root := r.box("a").root
+	as := func(line string) (string, error) {
+		cmd := exec.Command("/bin/sh", "-c", line)
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		return strings.TrimSpace(string(out)), err
+	}
+	look := func(when string) {
+		t.Helper()
+		p.mustInside("a", "0", "echo private >/tmp/x; chmod 644 /tmp/x; cp /bin/true /tmp/true; chmod 4755 /tmp/true")
+		if out, err := as("cat /proc/mounts"); err != nil || !strings.Contains(out, root) {
+			t.Fatalf("%s: the mount isn't in the list, so this proves nothing: %v", when, err)
+		}
+		for _, line := range []string{
+			"cat " + root + "/tmp/x", "echo y >" + root + "/tmp/planted", "ls " + root, root + "/tmp/true",
+			"ls " + filepath.Join(p.cfg.RunDir, "box"), "ls " + filepath.Join(p.cfg.RunDir, "box", "a"), "ls " + filepath.Join(p.cfg.RunDir, "runc", "a"),
+			"cat " + filepath.Join(p.cfg.RunDir, "box", "a", "config.json"), "stat " + filepath.Join(p.cfg.RunDir, "runc", "a", "state.json"),
+		} {
+			if out, err := as(line); err == nil {
+				t.Errorf("%s: another user's %q worked: %.200s", when, line, out)
+			}
+		}
+	}
+	look("after the start")
+	if err := r.Stop(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Resume(t.Context(), spec("a")); err != nil {
+		t.Fatal(err)
+	}
+	look("after a resume")
 }
 
 func TestLimits(t *testing.T) {

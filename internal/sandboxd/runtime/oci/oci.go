@@ -164,14 +164,15 @@ func makeDirs(cfg Config) error {
 		return fmt.Errorf("sandbox runtime: run directory %s needs a directory of its own above it, for the address leases", cfg.RunDir)
 	}
 	// A sandbox's root walks to its mount point with an id that owns nothing
-	// here, so directories on that way let everybody through and nobody look.
+	// here, so directories on that way let everybody through and nobody look;
+	// the last one, each sandbox's own, is closed to all but its root.
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
 	}{
 		{cfg.StateDir, 0o700}, {filepath.Join(cfg.StateDir, "making"), 0o700}, {filepath.Join(cfg.StateDir, "sandboxes"), 0o700},
 		{filepath.Join(cfg.StateDir, "trash"), 0o700}, {filepath.Join(cfg.StateDir, "base"), 0o700},
-		{filepath.Dir(cfg.RunDir), 0o711}, {cfg.RunDir, 0o711}, {filepath.Join(cfg.RunDir, "box"), 0o711}, {filepath.Join(cfg.RunDir, "runc"), 0o711},
+		{filepath.Dir(cfg.RunDir), 0o711}, {cfg.RunDir, 0o711}, {filepath.Join(cfg.RunDir, "box"), 0o711}, {filepath.Join(cfg.RunDir, "runc"), 0o700},
 	} {
 		_, err := os.Stat(d.path)
 		if err == nil && (d.path == cfg.StateDir || d.path == filepath.Dir(cfg.RunDir)) {
