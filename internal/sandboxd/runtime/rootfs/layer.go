@@ -46,7 +46,7 @@ func (l Layers) Mount(skeleton, target string, userns *os.File) error {
 	if err := root.Mount(userns); err != nil {
 		return err
 	}
-	usr := Overlay{Lower: []string{"/usr"}, Upper: filepath.Join(l.Dir, "usr"), Work: filepath.Join(l.Dir, "usr.work"), Target: filepath.Join(target, "usr")}
+	usr := Overlay{Lower: []string{filepath.Join(skeleton, "usr"), "/usr"}, Upper: filepath.Join(l.Dir, "usr"), Work: filepath.Join(l.Dir, "usr.work"), Target: filepath.Join(target, "usr")}
 	// The sandbox may have replaced its own /usr by a link in an earlier run.
 	if fi, err := os.Lstat(usr.Target); err != nil || !fi.IsDir() {
 		closeAll(Detach(target))

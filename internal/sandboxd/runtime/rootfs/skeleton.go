@@ -13,7 +13,7 @@ import (
 )
 
 // skeletonVersion goes into the digest, so that a changed builder makes a new skeleton.
-const skeletonVersion = "1"
+const skeletonVersion = "2"
 
 // The account that work in a sandbox runs under, present in the skeleton.
 const (
@@ -108,9 +108,11 @@ func CheckMerged() error {
 
 // Skeleton returns the directory below cache that is the lowest layer of
 // every sandbox of the host image, and makes it when it's missing (about 0.1
-// to 0.5 s). Its name is a digest of what it was made from, so a machine whose
-// /etc changed gets another one and running sandboxes keep theirs. ids inside
-// are those that the sandbox shall see.
+// to 0.5 s, besides one look at all of /usr). Its usr lies
+// over this machine's and hides what isn't for everybody to read. Its name is a
+// digest of what it was made from, so a machine whose /etc or private files
+// changed gets another one and running sandboxes keep theirs. ids inside are
+// those that the sandbox shall see.
 func Skeleton(cache string) (string, error) {
 	if err := CheckMerged(); err != nil {
 		return "", err
@@ -119,7 +121,11 @@ func Skeleton(cache string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("skeleton: %w", err)
 	}
-	dir := filepath.Join(cache, digest(list))
+	private, err := privateUsr()
+	if err != nil {
+		return "", fmt.Errorf("skeleton: %w", err)
+	}
+	dir := filepath.Join(cache, digest(list, private))
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
@@ -128,7 +134,7 @@ func Skeleton(cache string) (string, error) {
 		return "", fmt.Errorf("skeleton: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	if err := build(tmp, list); err != nil {
+	if err := build(tmp, list, private); err != nil {
 		return "", fmt.Errorf("skeleton: %w", err)
 	}
 	if err := os.Rename(tmp, dir); err != nil {
@@ -202,16 +208,19 @@ func scanEtc(etc string) ([]entry, error) {
 	return list, nil
 }
 
-func digest(list []entry) string {
+func digest(list []entry, private []cover) string {
 	h := sha256.New()
 	fmt.Fprintln(h, skeletonVersion, etcAllowed, skeletonDirs, skeletonFiles)
 	for _, e := range list {
 		fmt.Fprintln(h, e.rel, e.info.Mode(), e.info.Size(), e.info.ModTime().UnixNano(), e.target)
 	}
+	for _, c := range private {
+		fmt.Fprintf(h, "%q %v %o %d %d\n", c.rel, c.hidden, c.mode, c.uid, c.gid)
+	}
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-func build(root string, list []entry) error {
+func build(root string, list []entry, private []cover) error {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
 	}
@@ -238,6 +247,11 @@ func build(root string, list []entry) error {
 	}
 	for _, e := range list {
 		if err := e.copy("/etc", filepath.Join(root, "etc")); err != nil {
+			return err
+		}
+	}
+	for _, c := range private {
+		if err := c.build(filepath.Join(root, "usr")); err != nil {
 			return err
 		}
 	}
