@@ -20,6 +20,7 @@ import (
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
 	"github.com/astrabox/astrabox/internal/sqldb"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -194,6 +195,13 @@ func TestRefusals(t *testing.T) {
 		{"no port", nil, func(_ *testing.T, c *Config) { c.Listen = "127.0.0.1" }, fault.SettingInvalid, "host:port"},
 		{"a port that isn't one", nil, func(_ *testing.T, c *Config) { c.Listen = "127.0.0.1:99999" }, fault.SettingInvalid, "99999"},
 		{"others may read the state", nil, func(t *testing.T, c *Config) { mkdir(t, c.StateDir, 0o755) }, fault.StateInvalid, "chmod 700"},
+		{"the state is another's", nil, func(t *testing.T, c *Config) {
+			machine.NeedRoot(t)
+			mkdir(t, c.StateDir, 0o700)
+			if err := os.Chown(c.StateDir, 65534, 65534); err != nil {
+				t.Fatal(err)
+			}
+		}, fault.StateInvalid, "belongs to user 65534"},
 		{"the state is a file", nil, func(t *testing.T, c *Config) { write(t, c.StateDir, "") }, fault.StateInvalid, "can't be made"},
 		{"the id of the installation is broken", nil, func(t *testing.T, c *Config) {
 			mkdir(t, c.StateDir, 0o700)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -44,6 +45,9 @@ func openState(dir string) (*state, error) {
 	}
 	if perm := info.Mode().Perm(); perm&0o077 != 0 {
 		return nil, invalid(nil, "Others may enter the state directory %s (mode %04o), which will hold keys. Run: chmod 700 %s", abs, perm, abs)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+		return nil, invalid(nil, "The state directory %s belongs to user %d, who could change what this server keeps there. Run: chown %d %s, or choose another with --state-dir.", abs, st.Uid, os.Geteuid(), abs)
 	}
 	lock, err := os.OpenFile(filepath.Join(abs, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,35 @@ const (
 
 // Dir is the service's directory in a state directory.
 func Dir(stateDir string) string { return filepath.Join(stateDir, "sandboxd") }
+
+// MakeDir makes the service's directory where it is missing, and refuses one
+// that others could change: they would choose what this process, root as a rule,
+// reads, writes and deletes.
+func MakeDir(stateDir string) error {
+	dir := Dir(stateDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for path, closed := range map[string]fs.FileMode{stateDir: 0o022, dir: 0o077} {
+		info, err := os.Lstat(path)
+		if err == nil && path == stateDir && info.Mode().Type() == fs.ModeSymlink {
+			info, err = os.Stat(path)
+		}
+		if err != nil {
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		switch {
+		case !info.IsDir():
+			return fmt.Errorf("%s is not a directory", path)
+		case ok && int(st.Uid) != os.Geteuid():
+			return fmt.Errorf("%s belongs to user %d, who could change what is kept there; give it to user %d or choose another state directory", path, st.Uid, os.Geteuid())
+		case info.Mode().Perm()&closed != 0:
+			return fmt.Errorf("%s is open to others (mode %#o); run: chmod 700 %s", path, info.Mode().Perm(), path)
+		}
+	}
+	return nil
+}
 
 // ListenFile is the path of the file that says where the service of a state
 // directory listens.

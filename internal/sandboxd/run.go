@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if cfg.StateDir, err = filepath.Abs(cfg.StateDir); err != nil {
 		return fmt.Errorf("sandboxd: %w", err)
 	}
-	if err := os.MkdirAll(Dir(cfg.StateDir), 0o700); err != nil {
+	if err := MakeDir(cfg.StateDir); err != nil {
 		return fmt.Errorf("sandboxd: %w", err)
 	}
 	held, err := lock(cfg.StateDir)

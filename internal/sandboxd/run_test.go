@@ -18,6 +18,7 @@ import (
 	"github.com/astrabox/astrabox/internal/sandboxd/fakeruntime"
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
 	"github.com/astrabox/astrabox/provider/opensandbox/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -151,6 +152,37 @@ func TestRefusals(t *testing.T) {
 	}
 	if err := Run(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "runc is missing") {
 		t.Errorf("without a runtime: %v", err)
+	}
+}
+
+// A directory that another account could change decides nothing here.
+func TestForeignDirectory(t *testing.T) {
+	machine.NeedRoot(t)
+	for name, change := range map[string]func(dir string) error{
+		"the state is another's": func(dir string) error { return os.Chown(dir, 65534, 65534) },
+		"ours is another's":      func(dir string) error { return os.Chown(Dir(dir), 65534, 65534) },
+		"others write the state": func(dir string) error { return os.Chmod(dir, 0o777) },
+		"others see into ours":   func(dir string) error { return os.Chmod(Dir(dir), 0o755) },
+		"ours is a link": func(dir string) error {
+			return errors.Join(os.Remove(Dir(dir)), os.Symlink(t.TempDir(), Dir(dir)))
+		},
+	} {
+		dir := t.TempDir()
+		if err := os.Mkdir(Dir(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := change(dir); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // one that serves would go on
+		err := Run(ctx, config(dir, fakeruntime.NewMachine()))
+		cancel()
+		if err == nil {
+			t.Errorf("%s, and it was used", name)
+		}
+		if _, err := os.Stat(KeyFile(dir)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s, and a key was put there: %v", name, err)
+		}
 	}
 }
 

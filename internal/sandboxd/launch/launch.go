@@ -68,7 +68,7 @@ func Ensure(ctx context.Context, cfg Config) (baseURL, key string, err error) {
 	if err := cfg.defaults(); err != nil {
 		return "", "", fmt.Errorf("start sandboxd: %w", err)
 	}
-	if err := os.MkdirAll(sandboxd.Dir(cfg.StateDir), 0o700); err != nil {
+	if err := sandboxd.MakeDir(cfg.StateDir); err != nil {
 		return "", "", fmt.Errorf("start sandboxd: %w", err)
 	}
 	if key, err = sandboxd.ReadKey(cfg.StateDir); err != nil {
