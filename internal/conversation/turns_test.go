@@ -275,7 +275,11 @@ func TestProgramEndsBeforeTheMessageIsSent(t *testing.T) {
 		_, disarm := w.killAt("turn.delivering", 1)
 		defer disarm()
 		two := w.send(id, "m2", "echo two")
-		for !w.crashed.Load() {
+		for waited := 0; !w.crashed.Load(); waited++ {
+			if waited == 60_000 { // a minute of the world's time
+				now, err := w.s.Turn(t.Context(), id, two.ID)
+				t.Fatalf("the message was never about to be sent: %+v, %v; sandbox %+v", now, err, w.get(id).Runtime)
+			}
 			time.Sleep(time.Millisecond)
 		}
 		for box := range w.backend.Boxes() {
