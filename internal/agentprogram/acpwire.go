@@ -97,9 +97,9 @@ type contentBlock struct {
 }
 
 type permissionParams struct {
-	SessionID string             `json:"sessionId"`
-	ToolCall  toolUpdate         `json:"toolCall"`
-	Options   []permissionOption `json:"options"`
+	SessionID string                 `json:"sessionId"`
+	ToolCall  toolUpdate             `json:"toolCall"`
+	Options   list[permissionOption] `json:"options"`
 }
 
 type permissionOption struct {
@@ -127,15 +127,15 @@ type chunkUpdate struct {
 // toolUpdate is a tool_call, a tool_call_update, or the tool call of a request
 // for permission: what is absent hasn't changed.
 type toolUpdate struct {
-	ToolCallID string          `json:"toolCallId"`
-	Title      string          `json:"title"`
-	Name       string          `json:"name"`
-	Kind       string          `json:"kind"`
-	Status     string          `json:"status"`
-	Content    *[]toolContent  `json:"content"`
-	RawInput   json.RawMessage `json:"rawInput"`
-	RawOutput  json.RawMessage `json:"rawOutput"`
-	Meta       json.RawMessage `json:"_meta"`
+	ToolCallID string             `json:"toolCallId"`
+	Title      string             `json:"title"`
+	Name       string             `json:"name"`
+	Kind       string             `json:"kind"`
+	Status     string             `json:"status"`
+	Content    *list[toolContent] `json:"content"`
+	RawInput   json.RawMessage    `json:"rawInput"`
+	RawOutput  json.RawMessage    `json:"rawOutput"`
+	Meta       json.RawMessage    `json:"_meta"`
 }
 
 type toolContent struct {
@@ -167,6 +167,32 @@ type commandOutput struct {
 	ExitCode   *int   `json:"exit_code"`
 	Cwd        string `json:"cwd"`
 	DurationMS *int64 `json:"duration_ms"`
+}
+
+// maxItems bounds the lists of a message.
+const maxItems = 1000
+
+// list is a list of which the first maxItems are read. An entry takes three
+// bytes on the line and a hundred in memory, so without a bound one line of a
+// hostile program would take gigabytes, again after each restart.
+type list[T any] []T
+
+func (l *list[T]) UnmarshalJSON(b []byte) error {
+	*l = nil
+	d := json.NewDecoder(bytes.NewReader(b)) // b is valid JSON
+	if start, err := d.Token(); err != nil || start != json.Delim('[') {
+		return nil // another type than expected: forgiven, as decode does
+	}
+	for len(*l) < maxItems && d.More() {
+		var item json.RawMessage
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		var v T
+		decode(item, &v)
+		*l = append(*l, v)
+	}
+	return nil
 }
 
 // decode reads JSON and forgives a field of an unexpected type, which then has
