@@ -324,6 +324,10 @@ func watches() Finding {
 
 func disk(dir string) Finding {
 	const id = "disk-limit"
+	if fileSystem(dir) == "tmpfs" {
+		return bad(id, Warning, "keep the state directory on a disk",
+			"%s is in memory (tmpfs): files count into a sandbox's memory, its disk limit stops nobody, and all is lost when the machine restarts", dir)
+	}
 	return bad(id, Info, "give the state directory a file system of its own, so that sandboxes can't fill others",
 		"a sandbox's disk limit is watched, not enforced: one that passes it has its writing processes killed some seconds later, and all share the free space of %s (%s)", dir, fileSystem(dir))
 }
