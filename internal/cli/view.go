@@ -27,7 +27,11 @@ type tool struct {
 }
 
 func newView(c *command) *view {
-	return &view{out: c.Stdout, err: c.Stderr, person: c.Terminal(c.Stderr), tools: map[string]*tool{}}
+	v := &view{out: c.Stdout, err: c.Stderr, person: c.Terminal(c.Stderr), tools: map[string]*tool{}}
+	if c.Terminal(c.Stdout) {
+		v.out = newTame(c.Stdout)
+	}
+	return v
 }
 
 // show prints one event; the error is the output's.
@@ -60,7 +64,7 @@ func (v *view) show(e model.Event) error {
 }
 
 // print writes text as it is: it is the Agent's, and escape sequences are part
-// of a command's output.
+// of a command's output. Only a terminal is kept from most of them.
 func (v *view) print(text string) error {
 	if text == "" {
 		return nil
