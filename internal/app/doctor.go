@@ -58,7 +58,7 @@ func doctor(ctx context.Context, e environment) []wire.Finding {
 	}
 	f := wire.Finding{ID: "console", OK: true, Severity: string(host.Info), Summary: "the console is part of this program"}
 	if _, built := web.Console(); !built {
-		f.OK, f.Summary, f.Fix = false, "this program was built without the console", "install Node.js 20.19 or newer and run \"make build\""
+		f.OK, f.Summary, f.Fix = false, "this program was built without the console", "install Node 20.19, 22.12 or newer and run \"make build\""
 	}
 	return append(out, f)
 }
