@@ -37,7 +37,9 @@ var privateUsr = sync.OnceValues(func() ([]cover, error) { return scanPrivate("/
 // scanPrivate finds what below dir is not for everybody to read. Root in a
 // sandbox sees root's files there as its own, whatever their bits, so a key that
 // an administrator keeps below /usr/local with mode 0600 must not be there at
-// all. A directory that isn't open to all counts with everything in it. What is
+// all. A directory that isn't open to all counts with everything in it, and so do
+// etc and local/etc: the machine's configuration, of which a sandbox gets what is
+// on the list of its own /etc. What is
 // mounted below dir isn't looked at: sandboxes don't see it.
 //
 // The result is in lexical order, parents first.
@@ -110,7 +112,7 @@ func (s *privateScan) look(dir *os.File, name, rel string, way []cover) error {
 		}
 		return nil
 	}
-	if st.Mode&0o005 != 0o005 {
+	if st.Mode&0o005 != 0o005 || rel == "etc" || rel == "local/etc" {
 		return s.hide(rel, way)
 	}
 	if st.Dev != s.dev {

@@ -30,9 +30,10 @@ func TestPrivate(t *testing.T) {
 		uid, gid int
 	}{
 		{"local/", 0o2775, 0, 50}, {"local/bin/", 0o755, 0, 0}, {"local/bin/tool", 0o755, 0, 0}, {"local/bin/setuid", 0o4755, 0, 0},
-		{"local/etc/", 0o755, 7, 8}, {"local/etc/key", 0o600, 0, 0}, {"local/etc/group", 0o640, 0, 8}, {"local/etc/all", 0o644, 0, 0},
-		{"local/etc/run", 0o711, 0, 0}, {"local/closed/", 0o750, 0, 0}, {"local/closed/open", 0o644, 0, 0},
+		{"local/keys/", 0o755, 7, 8}, {"local/keys/key", 0o600, 0, 0}, {"local/keys/group", 0o640, 0, 8}, {"local/keys/all", 0o644, 0, 0},
+		{"local/keys/run", 0o711, 0, 0}, {"local/closed/", 0o750, 0, 0}, {"local/closed/open", 0o644, 0, 0},
 		{"local/way/", 0o711, 0, 0}, {"local/way/known", 0o644, 0, 0}, {"share/", 0o755, 0, 0}, {"share/x", 0o444, 0, 0},
+		{"etc/", 0o755, 0, 0}, {"etc/all", 0o644, 0, 0}, {"local/etc/", 0o755, 0, 0}, {"local/etc/all", 0o644, 0, 0}, {"share/etc/", 0o755, 0, 0},
 	} {
 		p := filepath.Join(lower, f.path)
 		var err error
@@ -51,7 +52,7 @@ func TestPrivate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("etc/key", filepath.Join(lower, "local/link")); err != nil {
+	if err := os.Symlink("keys/key", filepath.Join(lower, "local/link")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -60,12 +61,14 @@ func TestPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []cover{
+		{rel: "etc", hidden: true}, // the machine's configuration, though everybody may read it
 		{rel: "local", mode: 0o2775, gid: 50},
 		{rel: "local/closed", hidden: true},
-		{rel: "local/etc", mode: 0o755, uid: 7, gid: 8},
-		{rel: "local/etc/group", hidden: true},
-		{rel: "local/etc/key", hidden: true},
-		{rel: "local/etc/run", hidden: true},
+		{rel: "local/etc", hidden: true},
+		{rel: "local/keys", mode: 0o755, uid: 7, gid: 8},
+		{rel: "local/keys/group", hidden: true},
+		{rel: "local/keys/key", hidden: true},
+		{rel: "local/keys/run", hidden: true},
 		{rel: "local/way", hidden: true},
 	}
 	if d := cmp.Diff(want, private, cmp.AllowUnexported(cover{})); d != "" {
@@ -102,14 +105,15 @@ func TestPrivate(t *testing.T) {
 	base := Range(5).Base()
 	for path, want := range map[string]*seen{
 		"local":            {syscall.S_IFDIR | 0o2775, base, base + 50},
-		"local/etc":        {syscall.S_IFDIR | 0o755, base + 7, base + 8},
-		"local/etc/all":    {syscall.S_IFREG | 0o644, base, base},
+		"local/keys":       {syscall.S_IFDIR | 0o755, base + 7, base + 8},
+		"local/keys/all":   {syscall.S_IFREG | 0o644, base, base},
 		"local/bin/tool":   {syscall.S_IFREG | 0o755, base, base},
 		"local/bin/setuid": {syscall.S_IFREG | 0o4755, base, base},
 		"local/link":       {syscall.S_IFLNK | 0o777, base, base + 50}, // made in a directory that gives its group on
 		"share/x":          {syscall.S_IFREG | 0o444, base, base},
-		"local/etc/key":    nil, "local/etc/group": nil, "local/etc/run": nil,
+		"local/keys/key":   nil, "local/keys/group": nil, "local/keys/run": nil,
 		"local/closed": nil, "local/closed/open": nil, "local/way": nil, "local/way/known": nil,
+		"etc": nil, "local/etc": nil, "local/etc/all": nil,
 	} {
 		var st unix.Stat_t
 		err := unix.Fstatat(int(mnt.Fd()), path, &st, unix.AT_SYMLINK_NOFOLLOW)
