@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -211,14 +212,7 @@ func (m *acp) tool(id call) *tool {
 	return &m.s.Tools[len(m.s.Tools)-1]
 }
 
-func (m *acp) toolEnded(id call) bool {
-	for _, e := range m.s.EndedTools {
-		if e == id {
-			return true
-		}
-	}
-	return false
-}
+func (m *acp) toolEnded(id call) bool { return slices.Contains(m.s.EndedTools, id) }
 
 func (m *acp) forget(id call) {
 	for i, t := range m.s.Tools {

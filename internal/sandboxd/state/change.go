@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,12 +76,7 @@ func (s *Store) Apply(ctx context.Context, m Move) (Record, error) {
 
 // Allowed reports whether a sandbox in state from may move to state to.
 func Allowed(from, to string) bool {
-	for _, t := range transitions[from] {
-		if t == to {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(transitions[from], to)
 }
 
 // Expire moves a sandbox to Stopping if, at this very moment, its scheduled

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -133,12 +134,7 @@ func routed() ([]netip.Prefix, error) {
 }
 
 func overlaps(p netip.Prefix, others []netip.Prefix) bool {
-	for _, o := range others {
-		if p.Overlaps(o) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(others, p.Overlaps)
 }
 
 func nextSubnet(p netip.Prefix) netip.Prefix {

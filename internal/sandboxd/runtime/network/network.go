@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -197,7 +198,7 @@ func (n *Network) plug(ns int, l Link) error {
 		return fmt.Errorf("route: %w", err)
 	}
 
-	in, err := netlink.NewHandleAt(nsHandle(ns), unix.NETLINK_ROUTE)
+	in, err := netlink.NewHandleAt(netns.NsHandle(ns), unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("sandbox's namespace: %w", err)
 	}

@@ -6,13 +6,10 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
-
-func nsHandle(fd int) netns.NsHandle { return netns.NsHandle(fd) }
 
 // TableName is the name of the installation's table, of family inet.
 func (n *Network) TableName() string { return "astrabox_" + n.cfg.Inst6 }

@@ -19,6 +19,7 @@ import (
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime/network"
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime/rootfs"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // startTime bounds Create and Resume when the caller's context doesn't.
@@ -329,7 +330,7 @@ func ping(ctx context.Context, addr netip.AddrPort, token string) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+	req.Header.Set(wire.HeaderToken, token)
 	resp, err := pinger.Do(req)
 	if err != nil {
 		return fmt.Errorf("execd doesn't answer: %w", err)

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
 )
 
 // process is a hold on one process that stays right when its number is reused.
@@ -235,14 +237,6 @@ func (p *process) ended() bool {
 // killAll ends every process of b and returns those that it killed.
 func (r *Runtime) killAll(ctx context.Context, b box) ([]int, error) {
 	var killed []int
-	seen := func(pid int) bool {
-		for _, k := range killed {
-			if k == pid {
-				return true
-			}
-		}
-		return false
-	}
 	// Process 1 takes all others of its pid namespace along, and it has ended
 	// only after they have.
 	first, err := r.openInit(b)
@@ -276,7 +270,7 @@ func (r *Runtime) killAll(ctx context.Context, b box) ([]int, error) {
 				continue
 			}
 			left++
-			if !seen(pid) {
+			if !slices.Contains(killed, pid) {
 				killed = append(killed, pid)
 			}
 			err = p.kill()

@@ -15,13 +15,9 @@ import (
 // skeletonVersion goes into the digest, so that a changed builder makes a new skeleton.
 const skeletonVersion = "2"
 
-// The account that work in a sandbox runs under, present in the skeleton.
-const (
-	AgentID   = 1000
-	AgentName = "agent"
-	AgentHome = "/home/agent"
-	Workspace = "/workspace"
-)
+// agentID is the user and group of "agent", the account that work in a sandbox
+// runs under.
+const agentID = 1000
 
 // Bounds of what is copied from /etc; a machine past them is refused.
 const (
@@ -32,8 +28,8 @@ const (
 // etcAllowed is what a sandbox gets of this machine's /etc. It is a list of
 // what may pass rather than of what may not: a file that a package adds
 // tomorrow stays out, and what administrators write settings and passwords into
-// (profile.d, environment, skel, settings.xml) isn't in it. Patterns are those of path.Match. Of these only what
-// everybody may read is copied.
+// (profile.d, environment, skel, settings.xml) isn't in it. Patterns are those of
+// path.Match. Of these only what everybody may read is copied.
 var etcAllowed = []string{
 	"alternatives", "bash_completion.d", "ca-certificates.conf", "debian_version", "fonts", "gai.conf", "groff",
 	"host.conf", "inputrc", "issue", "java-*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
@@ -229,7 +225,7 @@ func build(root string, list []entry, private []cover) error {
 			return err
 		}
 		if agentDirs[d.path] {
-			if err := os.Lchown(filepath.Join(root, d.path), AgentID, AgentID); err != nil {
+			if err := os.Lchown(filepath.Join(root, d.path), agentID, agentID); err != nil {
 				return err
 			}
 		}
