@@ -177,6 +177,9 @@ func (p *Process) delete(ctx context.Context) error {
 	r, tree := p.now, p.tree()
 	p.changed.Broadcast()
 	p.mu.Unlock()
+	if tree.Leader == 0 {
+		return nil // it never ran, so there is nothing to look for among all processes
+	}
 	err := tree.Kill(ctx)
 	if r != nil {
 		select {
