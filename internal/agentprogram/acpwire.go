@@ -181,7 +181,7 @@ func (l *list[T]) UnmarshalJSON(b []byte) error {
 	*l = nil
 	d := json.NewDecoder(bytes.NewReader(b)) // b is valid JSON
 	if start, err := d.Token(); err != nil || start != json.Delim('[') {
-		return nil // another type than expected: forgiven, as decode does
+		return nil //nolint:nilerr // another type than expected is forgiven, as decode does
 	}
 	for len(*l) < maxItems && d.More() {
 		var item json.RawMessage
