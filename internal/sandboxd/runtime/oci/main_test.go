@@ -3,6 +3,9 @@ package oci
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -126,7 +129,17 @@ func newPlace(t testing.TB, inst6 string) place {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(shared) })
-	return placeIn(t, shared, inst6)
+	return placeIn(t, shared, ofThisRun(inst6))
+}
+
+var salt = rand.Text()
+
+// ofThisRun gives an installation's name that no other run of the tests has:
+// control groups are the machine's, whatever network namespace a run is in, and
+// a run that was killed leaves some. The last two characters stay.
+func ofThisRun(inst6 string) string {
+	sum := sha256.Sum256([]byte(salt + inst6[:4]))
+	return hex.EncodeToString(sum[:2]) + inst6[4:]
 }
 
 // placeIn is a further installation on the same machine.

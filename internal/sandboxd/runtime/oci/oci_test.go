@@ -261,7 +261,7 @@ func TestCancelledCreateLeavesNothing(t *testing.T) {
 
 func TestTwoInstallations(t *testing.T) {
 	p := newPlace(t, "twina1")
-	q := placeIn(t, filepath.Dir(p.cfg.RunDir), "twina2") // the same first four characters
+	q := placeIn(t, filepath.Dir(p.cfg.RunDir), ofThisRun("twina2")) // the same first four characters
 	r, s := p.open(), q.open()
 	a, b := p.create(r, spec("same")), q.create(s, spec("same"))
 	if r.net.Subnet() == s.net.Subnet() || a.Addr == b.Addr {
@@ -374,7 +374,7 @@ func TestStateDirOnOverlayIsRefused(t *testing.T) {
 	r := p.open()
 	p.create(r, spec("lower"))
 	cfg := p.cfg
-	cfg.Inst6, cfg.RunDir = "tover2", filepath.Join(filepath.Dir(p.cfg.RunDir), "tover2")
+	cfg.Inst6, cfg.RunDir = ofThisRun("tover2"), filepath.Join(filepath.Dir(p.cfg.RunDir), "over2")
 	cfg.StateDir = filepath.Join(r.box("lower").root, "srv") // the sandbox's root is an overlay
 	if s, err := New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "volume") {
 		t.Errorf("got %v", err)
