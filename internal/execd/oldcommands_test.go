@@ -156,7 +156,7 @@ func TestOldBackground(t *testing.T) {
 		t.Error("a cursor past the end is echoed")
 	}
 	for path, want := range map[string]int{
-		"/command/status/nope": 404, "/command/nope/logs": 400, "/command/" + id + "/logs?cursor=-1": 400,
+		"/command/status/nope": 404, "/command/nope/logs": 404, "/command/" + id + "/logs?cursor=-1": 400,
 	} {
 		if resp, _ := get(t, d, "GET", path); resp.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)

@@ -69,7 +69,7 @@ func oldAll(t *testing.T, conn *websocket.Conn) (all []string, code websocket.St
 func TestOldSession(t *testing.T) {
 	d := start(t)
 	id := oldSession(t, d, `{"command":"read x; echo $x; exit 3","cwd":"`+t.TempDir()+`/made"}`)
-	hello := `{"type":"connected","session_id":"` + id + `","mode":"pipe"}`
+	hello := `{"type":"connected","session_id":"` + id + `","mode":"pipe","role":"holder"}`
 	send := func(conn *websocket.Conn, s string) {
 		t.Helper()
 		if err := conn.Write(ctx(t), websocket.MessageBinary, append([]byte{0}, s...)); err != nil {
@@ -126,7 +126,7 @@ func TestOldTerminal(t *testing.T) {
 			all += strings.TrimPrefix(m, "1 ")
 		}
 	}
-	await(`"mode":"pty"}`)
+	await(`"mode":"pty","role":"holder"}`)
 	await("# ")
 	text(`{"type":"resize","cols":70000,"rows":40}`)
 	text(`not JSON`)

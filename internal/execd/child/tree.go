@@ -24,6 +24,9 @@ type Tree struct {
 	// belong to another process.
 	Reaped bool
 	Mark   string // random; "": none
+	// Several says that Mark is how the marks of several trees begin, all of
+	// which are meant.
+	Several bool
 }
 
 const (
@@ -125,7 +128,7 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 			env, err = environ(p.pid, env)
 			switch {
 			case err != nil: // gone, or not to be asked
-			case marked(env, t.Mark):
+			case t.marked(env):
 				in[p.pid] = true
 			case len(env) == 0 && executing(p.pid):
 				dark = append(dark, p.pid)
@@ -164,11 +167,11 @@ func executing(pid int) bool {
 	return n == 0
 }
 
-func marked(env []byte, mark string) bool {
-	want := []byte(MarkVariable + "=" + mark)
+func (t Tree) marked(env []byte) bool {
+	want := []byte(MarkVariable + "=" + t.Mark)
 	for {
 		entry, rest, more := bytes.Cut(env, []byte{0})
-		if bytes.Equal(entry, want) {
+		if bytes.Equal(entry, want) || t.Several && bytes.HasPrefix(entry, want) {
 			return true
 		}
 		if !more {
