@@ -36,6 +36,9 @@ const (
 	MaxSessions = 256
 	// MaxState bounds what one session carries from run to run.
 	MaxState = 8 << 20
+	// maxLeaders bounds how many runs a deletion can find processes of that
+	// have thrown their environment away; those that haven't are always found.
+	maxLeaders = 256
 )
 
 // Errors of sessions.
@@ -68,8 +71,9 @@ type session struct {
 	turn chan struct{} // holds one token: the right to run
 
 	// The rest belongs to whoever has the turn.
-	state state
-	runs  int
+	state   state
+	runs    int
+	leaders []int // of the newest runs
 }
 
 // Create makes a session that begins in dir, which exists.
@@ -109,7 +113,7 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return child.Tree{Mark: s.id + ".", Several: true}.Kill(ctx)
+	return child.Tree{Mark: s.id + ".", Several: true, Former: s.leaders}.Kill(ctx)
 }
 
 // Close forgets all sessions, and ends their runs.
@@ -128,7 +132,7 @@ type Run struct {
 	// Dir, where it isn't empty, is where the session goes first, and stays.
 	Dir     string
 	Timeout time.Duration
-	// Waited, Started, Output and Stopping are as in command.Run; Output gets
+	// Started, Output and Stopping are as in command.Run; Output gets
 	// both streams in the order they were written.
 	Started  func()
 	Output   func([]byte) bool
@@ -179,7 +183,13 @@ func (s *session) run(ctx context.Context, runner *command.Runner, r Run) (comma
 			Dir:  dir, Environ: s.state.environ(dir), Mark: mark,
 		},
 		Timeout: r.Timeout, Merge: true, Files: []*os.File{files.line, files.before, files.after},
-		Started:  func(*child.Child) { r.Started() },
+		Started: func(c *child.Child) {
+			if len(s.leaders) == maxLeaders {
+				s.leaders = s.leaders[1:]
+			}
+			s.leaders = append(s.leaders, c.PID)
+			r.Started()
+		},
 		Output:   func(_ byte, b []byte) bool { return r.Output(b) },
 		Stopping: r.Stopping,
 	})
