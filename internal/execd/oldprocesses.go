@@ -229,7 +229,7 @@ func viewerReceive(ctx context.Context, conn *websocket.Conn, _ *process.Attachm
 		switch m, ok := oldParse(buf); {
 		case t == websocket.MessageBinary && (len(buf) == 0 || buf[0] != oldStdin), t == websocket.MessageText && !ok:
 			continue
-		case t == websocket.MessageBinary, m.Type == "stdin", m.Type == "resize", m.Type == "signal":
+		case t == websocket.MessageBinary, m.Type == "stdin", m.Type == wire.TypeStdinClose, m.Type == "resize", m.Type == "signal":
 			answer = oldMessage{Type: "error", Error: "a viewer only watches", Code: "READ_ONLY"}
 			strikes++
 		case m.Type == "ping":
@@ -274,6 +274,8 @@ func oldControl(a *process.Attachment, b []byte) *oldMessage {
 		if sig := unix.SignalNum(m.Signal); slices.Contains(signals, sig) {
 			a.Signal(sig)
 		}
+	case wire.TypeStdinClose: // which other daemons don't know
+		a.CloseStdin()
 	case "ping":
 		return &oldMessage{Type: "pong"}
 	default:
