@@ -172,7 +172,7 @@ func TestOldTimeoutIsTold(t *testing.T) {
 func TestOldPromptness(t *testing.T) {
 	d := start(t)
 	first, end := time.Hour, time.Hour
-	for range 20 { // the best counts: others may use the machine
+	for range 40 { // the best counts: others may use the machine
 		begun := time.Now()
 		resp := post(t, d, "/command", `{"command":"echo x; sleep 0.02"}`, nil)
 		r := json.NewDecoder(resp.Body)
@@ -192,7 +192,7 @@ func TestOldPromptness(t *testing.T) {
 		end = min(end, time.Since(last))
 		resp.Body.Close()
 	}
-	if end > 5*time.Millisecond || first > 15*time.Millisecond {
+	if end > 5*time.Millisecond || first > 5*time.Millisecond {
 		t.Errorf("the first output after %v, the end %v after the last event", first, end)
 	}
 }
