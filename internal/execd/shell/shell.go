@@ -53,6 +53,7 @@ var (
 // Manager keeps the sessions of one sandbox.
 type Manager struct {
 	commands *command.Runner
+	shell    func() string
 
 	mu   sync.Mutex
 	byID map[string]*session
@@ -60,7 +61,7 @@ type Manager struct {
 
 // NewManager makes a Manager whose runs are commands of r.
 func NewManager(r *command.Runner) *Manager {
-	return &Manager{commands: r, byID: map[string]*session{}}
+	return &Manager{commands: r, shell: launch.Shell, byID: map[string]*session{}}
 }
 
 // session is one session.
@@ -162,10 +163,10 @@ func (m *Manager) Run(ctx context.Context, id string, r Run) (command.Result, er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.gone, cancel)()
-	return s.run(ctx, m.commands, r)
+	return s.run(ctx, m, r)
 }
 
-func (s *session) run(ctx context.Context, runner *command.Runner, r Run) (command.Result, error) {
+func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, error) {
 	s.runs++
 	mark := fmt.Sprintf("%s.%d", s.id, s.runs)
 	files, err := s.state.files(r.Line)
@@ -177,9 +178,10 @@ func (s *session) run(ctx context.Context, runner *command.Runner, r Run) (comma
 	if r.Dir != "" {
 		dir = r.Dir
 	}
-	result, err := runner.Run(ctx, command.Run{
+	sh := m.shell()
+	result, err := m.commands.Run(ctx, command.Run{
 		Launch: launch.Request{
-			Argv: shellArgs(launch.Shell(), s.state.prologue(r.Dir, mark)),
+			Argv: shellArgs(sh, s.state.prologue(sh, r.Dir, mark)),
 			Dir:  dir, Environ: s.state.environ(dir), Mark: mark,
 		},
 		Timeout: r.Timeout, Merge: true, Files: []*os.File{files.line, files.before, files.after},

@@ -55,13 +55,12 @@ const (
 	outPlain = "9"
 )
 
-// prologue is the program of the shell: it takes the state over, sees to it
+// prologue is the program of the shell at this path: it takes the state over, sees to it
 // that the state is written at the end, and runs the line. dir, where it isn't
 // empty, is to be gone to.
-func (s *state) prologue(dir, mark string) string {
-	bash := isBash(launch.Shell())
+func (s *state) prologue(shell, dir, mark string) string {
 	out, read, functions := outPlain, `__line=$(cat `+fdLine+`)`, ""
-	if bash {
+	if isBash(shell) {
 		out, read, functions = outBash, `IFS= read -r -d "" __line <`+fdLine, "command export -pf; "
 	}
 	dump := `{ command pwd; command printf "\0"; command export -p; ` + functions + `command printf "\0"; } >&` + out
