@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -166,17 +167,28 @@ func TestOldTerminal(t *testing.T) {
 // Output is complete before the exit, in both modes, run after run.
 func TestOldShortRuns(t *testing.T) {
 	d := start(t)
+	const workers, each = 4, 25
 	for _, query := range []string{"pty=0", "pty=1"} {
-		for range 40 {
-			id := oldSession(t, d, `{"command":"echo hi"}`)
-			got, _ := oldAll(t, oldAttach(t, d, id, query))
-			out := ""
-			for _, m := range got[1 : len(got)-1] {
-				out += strings.TrimPrefix(m, "1 ")
-			}
-			if strings.TrimRight(out, "\r\n") != "hi" || got[len(got)-1] != `{"type":"exit","exit_code":0}` {
-				t.Fatalf("%s: %q", query, got)
-			}
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for range each {
+					id := oldSession(t, d, `{"command":"echo hi"}`)
+					conn := oldAttach(t, d, id, query)
+					got, _ := oldAll(t, conn)
+					conn.CloseNow()
+					out := ""
+					for _, m := range got[1 : len(got)-1] {
+						out += strings.TrimPrefix(m, "1 ")
+					}
+					if strings.TrimRight(out, "\r\n") != "hi" || got[len(got)-1] != `{"type":"exit","exit_code":0}` {
+						t.Errorf("%s: %q", query, got)
+						return
+					}
+					get(t, d, "DELETE", "/pty/"+id)
+				}
+			})
 		}
+		wg.Wait()
 	}
 }

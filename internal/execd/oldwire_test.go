@@ -3,12 +3,14 @@ package execd_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -216,6 +218,45 @@ func TestOldLeavesNothing(t *testing.T) {
 	}
 	if strings.Contains(log.String(), secret) {
 		t.Errorf("the log has output: %s", &log)
+	}
+}
+
+// Every line comes, in order, however fast they are written.
+func TestOldLines(t *testing.T) {
+	d := start(t)
+	const lines = 300_000
+	_, got := events(t, d, wire.CommandRequest{Command: fmt.Sprintf("seq %d", lines)})
+	if len(got) != lines+1 || got[lines].Type != done {
+		t.Fatalf("%d events", len(got))
+	}
+	for i, e := range got[:lines] {
+		if e.Text != strconv.Itoa(i+1) {
+			t.Fatalf("line %d is %q", i+1, e.Text)
+		}
+	}
+}
+
+// What runs is told to end, and its clients get to know how it did.
+func TestOldEndOfTheDaemon(t *testing.T) {
+	d := start(t)
+	dir := t.TempDir()
+	id := newSession(t, d, `{"cwd":"`+dir+`"}`)
+	results := make(chan []string, 2)
+	go func() {
+		_, got := events(t, d, wire.CommandRequest{Command: "exec 2>/dev/null; trap 'echo bye; exit 3' TERM; touch one; while :; do sleep 0.01; done", Cwd: dir})
+		results <- brief(got)
+	}()
+	go func() { results <- in(t, d, id, sessionRun{Command: "touch two; exec sleep 1000"}) }()
+	eventually(t, "both to run", func() bool { all, _ := filepath.Glob(dir + "/*"); return len(all) == 2 })
+	d.Stop()
+	d.Quiet(ctx(t))
+	got := [][]string{<-results, <-results}
+	slices.SortFunc(got, func(a, b []string) int { return len(a) - len(b) })
+	if diff := cmp.Diff([][]string{{"error -1 [signal: terminated]"}, {"stdout bye", "error 3 [exit status 3]"}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if resp, body := get(t, d, "GET", "/metrics"); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "STOPPING") {
+		t.Errorf("afterwards: %d %s", resp.StatusCode, body)
 	}
 }
 
