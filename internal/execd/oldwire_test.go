@@ -20,6 +20,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // Programs without a shell: literal arguments, and what finds the program.
@@ -72,9 +73,7 @@ func TestArgv(t *testing.T) {
 }
 
 func TestOldAccounts(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root")
-	}
+	machine.NeedRoot(t)
 	d := start(t)
 	id := func(n uint32) *uint32 { return &n }
 	for name, c := range map[string]struct {

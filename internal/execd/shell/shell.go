@@ -19,7 +19,6 @@ package shell
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -84,7 +83,7 @@ func (m *Manager) Create(dir string) (id string, err error) {
 	if len(m.byID) >= MaxSessions {
 		return "", ErrTooMany
 	}
-	s := &session{id: randomID(), turn: make(chan struct{}, 1), state: state{dir: dir}}
+	s := &session{id: rand.Text(), turn: make(chan struct{}, 1), state: state{dir: dir}}
 	s.gone, s.end = context.WithCancel(context.Background())
 	s.turn <- struct{}{}
 	m.byID[s.id] = s
@@ -202,10 +201,4 @@ func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, e
 		s.state.dir = r.Dir // also when the shell was killed
 	}
 	return result, s.state.take(files.after)
-}
-
-func randomID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }

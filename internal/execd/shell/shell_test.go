@@ -13,9 +13,11 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 func TestMain(m *testing.M) {
+	machine.ReadOnly() // runs of sessions, as root
 	if err := child.Prepare(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -26,7 +28,7 @@ func TestMain(m *testing.M) {
 func manager(t *testing.T, shell string) *Manager {
 	t.Helper()
 	if _, err := os.Stat(shell); err != nil {
-		t.Skipf("no %s here", shell)
+		machine.Missing(t, "there is no %s", shell)
 	}
 	reaper := child.NewReaper(false)
 	runner, err := command.NewRunner(account.System, reaper)
