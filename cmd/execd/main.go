@@ -19,6 +19,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/files"
+	"github.com/astrabox/astrabox/internal/execd/operation"
 	"github.com/astrabox/astrabox/internal/version"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
@@ -33,6 +34,26 @@ func main() {
 		fail(err)
 	}
 	os.Exit(execd.Main(o))
+}
+
+const defaultGrace = 3 * time.Second
+
+// fromEnvironment takes what no flag gave from the environment.
+func fromEnvironment(f *flag.FlagSet, grace *time.Duration, operations *int) error {
+	given := map[string]bool{}
+	f.Visit(func(one *flag.Flag) { given[one.Name] = true })
+	var err error
+	if v := os.Getenv("EXECD_API_GRACE_SHUTDOWN"); v != "" && !given["graceful-shutdown-timeout"] {
+		if *grace, err = time.ParseDuration(v); err != nil {
+			return fmt.Errorf("EXECD_API_GRACE_SHUTDOWN: %w", err)
+		}
+	}
+	if v := os.Getenv("EXECD_OPERATION_CAPACITY"); v != "" && !given["operation-capacity"] {
+		if *operations, err = strconv.Atoi(v); err != nil {
+			return fmt.Errorf("EXECD_OPERATION_CAPACITY: %w", err)
+		}
+	}
+	return nil
 }
 
 func fail(err error) {
@@ -51,7 +72,14 @@ func options(args []string) (execd.Options, error) {
 	token := f.String("access-token", "", "the token; other programs can see it here, prefer --token-fd (also EXECD_ACCESS_TOKEN)")
 	noToken := f.Bool("no-token", false, "serve anybody who can connect")
 	readyFD := f.Int("ready-fd", -1, "`descriptor` to write a line to when requests are answered")
-	grace := f.Duration("graceful-shutdown-timeout", 3*time.Second, "how long everything gets to end after SIGTERM")
+	grace := f.Duration("graceful-shutdown-timeout", defaultGrace, "how long everything gets to end after SIGTERM (also EXECD_API_GRACE_SHUTDOWN)")
+	operations := f.Int("operation-capacity", operation.DefaultCapacity, "how many operations are remembered (also EXECD_OPERATION_CAPACITY)")
+	// Given to other daemons of this protocol; accepted so that what starts those can start this one.
+	f.Int("log-level", 0, "accepted and ignored: the daemon logs warnings and errors")
+	jupyter := f.String("jupyter-host", "", "accepted and ignored: the daemon has no interpreters (also JUPYTER_HOST)")
+	f.String("jupyter-token", "", "accepted and ignored")
+	f.Duration("jupyter-idle-poll-interval", 0, "accepted and ignored")
+	isolation := f.String("isolation-config", "", "accepted and ignored: the daemon has no isolated sessions (also EXECD_ISOLATION_CONFIG)")
 	show := f.Bool("version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return execd.Options{}, err
@@ -60,10 +88,20 @@ func options(args []string) (execd.Options, error) {
 		fmt.Println(wire.ServerName, version.Version)
 		os.Exit(0)
 	}
+	if err := fromEnvironment(f, grace, operations); err != nil {
+		return execd.Options{}, err
+	}
 	o := execd.Options{
+		EnvFile: os.Getenv("EXECD_ENVS"), Operations: *operations,
 		Listen: *listen, Token: *token, Version: version.Version, Entrypoint: f.Args(), Grace: *grace,
 		Files: files.New(files.Config{}),
 		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	if *jupyter != "" || os.Getenv("JUPYTER_HOST") != "" {
+		o.Log.Warn("the daemon has no interpreters: the Jupyter server is ignored, and /code runs shell commands only")
+	}
+	if *isolation != "" || os.Getenv("EXECD_ISOLATION_CONFIG") != "" {
+		o.Log.Warn("the daemon has no isolated sessions: their configuration is ignored")
 	}
 	if o.Listen == "" {
 		o.Listen = "0.0.0.0:" + strconv.Itoa(*port)
@@ -83,6 +121,8 @@ func options(args []string) (execd.Options, error) {
 		return o, errors.New("no token: give --token-fd, --access-token or EXECD_ACCESS_TOKEN, or say --no-token")
 	case o.Grace < 0:
 		return o, errors.New("graceful-shutdown-timeout is negative")
+	case o.Operations <= 0:
+		return o, errors.New("operation-capacity is not positive")
 	}
 	if *readyFD >= 0 {
 		if o.Ready = os.NewFile(uintptr(*readyFD), "ready"); o.Ready == nil {

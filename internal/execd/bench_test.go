@@ -1,6 +1,7 @@
 package execd_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/astrabox/astrabox/sandbox"
 	client "github.com/astrabox/astrabox/sandbox/execd"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // BenchmarkCommand measures `true` from the request to its exit; compare it
@@ -68,5 +70,32 @@ func BenchmarkEcho(b *testing.B) {
 		if _, err := a.Recv(b.Context()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkEventLines measures short lines through the older protocol; b.N is lines.
+func BenchmarkEventLines(b *testing.B) {
+	d := start(b)
+	resp := post(b, d, "/command", fmt.Sprintf(`{"command":"seq %d"}`, b.N), nil)
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkSessionRun measures `true` in a session that carries an environment.
+func BenchmarkSessionRun(b *testing.B) {
+	d := start(b)
+	resp := post(b, d, "/session", "", nil)
+	var made wire.ProcessCreated
+	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		resp := post(b, d, "/session/"+made.SessionID+"/run", `{"command":"true"}`, nil)
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			b.Fatal(err)
+		}
+		resp.Body.Close()
 	}
 }

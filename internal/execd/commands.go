@@ -2,6 +2,7 @@ package execd
 
 import (
 	"encoding/json"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ const (
 	keepAlive = 15 * time.Second
 	// lastWrite is how long the end of a killed command may take to be sent.
 	lastWrite = 10 * time.Second
+	// maxTimeout is the longest timeout in milliseconds that a Duration holds.
+	maxTimeout = int64(math.MaxInt64 / time.Millisecond)
 )
 
 func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
@@ -24,13 +27,10 @@ func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
 	if !decode(w, r, &req) {
 		return
 	}
+	problem := invalidCommand(req)
 	switch {
-	case req.Command == "":
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "command is empty")
-	case req.Timeout < 0:
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "timeout is negative")
-	case req.GID != nil && req.UID == nil:
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "gid without uid")
+	case problem != "":
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, problem)
 	case strings.Contains(r.Header.Get("Accept"), wire.OutputType):
 		s.frameCommand(w, r, req)
 	default:
@@ -38,8 +38,36 @@ func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func launchOf(req wire.CommandRequest) launch.Request {
-	return launch.Request{Line: req.Command, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID}
+// invalidCommand says what is wrong with a request that can't be told from its
+// JSON alone; "": nothing.
+func invalidCommand(req wire.CommandRequest) string {
+	switch {
+	case req.Command != "" && req.Argv != nil:
+		return "command and argv exclude each other"
+	case req.Argv != nil && (len(req.Argv) == 0 || req.Argv[0] == ""):
+		return "argv names no program"
+	case req.Command == "" && req.Argv == nil:
+		return "command is empty"
+	case req.Timeout < 0:
+		return "timeout is negative"
+	case req.Timeout > maxTimeout:
+		return "timeout is too large"
+	case req.GID != nil && req.UID == nil:
+		return "gid without uid"
+	}
+	return ""
+}
+
+// launchOf makes the part of a request that says what to launch.
+func (s *Server) launchOf(req wire.CommandRequest) launch.Request {
+	l := launch.Request{Line: req.Command, Argv: req.Argv, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID}
+	if s.cfg.EnvFile != "" {
+		var err error
+		if l.File, err = launch.EnvFile(s.cfg.EnvFile); err != nil {
+			s.cfg.Log.Warn("the file of variables can't be used", "error", err)
+		}
+	}
+	return l
 }
 
 // frameCommand runs a command and answers in frames.
@@ -47,7 +75,7 @@ func (s *Server) frameCommand(w http.ResponseWriter, r *http.Request, req wire.C
 	f := newFrameWriter(w)
 	defer f.finish()
 	result, err := s.commands.Run(r.Context(), command.Run{
-		Launch:   launchOf(req),
+		Launch:   s.launchOf(req),
 		Timeout:  time.Duration(req.Timeout) * time.Millisecond,
 		Started:  func(*child.Child) { f.begin() },
 		Output:   func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) },

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -15,6 +16,11 @@ const (
 	eventPing = 3 * time.Second
 	// maxEventLine bounds the text of one event; a longer line comes in pieces.
 	maxEventLine = 1 << 20
+	// eventStall is how long one write to a client that doesn't read may hold
+	// the command up. The client gets nothing more then; the command runs on.
+	eventStall = 10 * time.Second
+
+	wireStdout = command.Stdout
 )
 
 // eventWriter answers in the form of the older protocol: one JSON object for
@@ -32,11 +38,15 @@ type eventWriter struct {
 	over   bool
 	begun  time.Time
 	ping   *time.Timer
+	last   atomic.Pointer[time.Time] // when everything is to be sent, once the command is being killed
 }
 
 func newEventWriter(w http.ResponseWriter) *eventWriter {
 	return &eventWriter{w: w, rc: http.NewResponseController(w)}
 }
+
+// merged keeps a CR within a line as it is: how sessions send their output.
+func (e *eventWriter) merged() { e.lines[wireStdout].keepCR = true }
 
 // begin sends the headers and the first two events.
 func (e *eventWriter) begin(id string) {
@@ -83,6 +93,14 @@ func channelName(channel byte) string {
 		return "stderr"
 	}
 	return "stdout"
+}
+
+// note sends a line of the daemon's own.
+func (e *eventWriter) note(text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.text("stderr", []byte(text), time.Now().UnixMilli())
+	e.flush()
 }
 
 // end sends what is left of the output and the last event.
@@ -164,6 +182,8 @@ func (e *eventWriter) stamp(now int64) {
 
 func (e *eventWriter) flush() bool {
 	if len(e.buf) > 0 && !e.failed && !e.over {
+		// Failing to set a deadline means that the connection is gone, which the write tells.
+		_ = e.rc.SetWriteDeadline(e.deadline())
 		_, err := e.w.Write(e.buf)
 		e.failed = err != nil || e.rc.Flush() != nil
 	}
@@ -171,8 +191,20 @@ func (e *eventWriter) flush() bool {
 	return !e.failed
 }
 
-// hurry bounds the time of what is still to be sent.
-func (e *eventWriter) hurry() { _ = e.rc.SetWriteDeadline(time.Now().Add(lastWrite)) }
+// hurry bounds the time of what is still to be sent. It doesn't wait for a
+// write that is stuck, whose own deadline ends it.
+func (e *eventWriter) hurry() {
+	end := time.Now().Add(lastWrite)
+	e.last.CompareAndSwap(nil, &end)
+}
+
+func (e *eventWriter) deadline() time.Time {
+	end := time.Now().Add(eventStall)
+	if last := e.last.Load(); last != nil && last.Before(end) {
+		return *last
+	}
+	return end
+}
 
 func (e *eventWriter) finish() {
 	e.mu.Lock()
@@ -187,6 +219,8 @@ func (e *eventWriter) finish() {
 type lineSplitter struct {
 	part []byte // of a line without its end
 	cr   bool   // the piece before ended with a CR, which has ended a line
+	// keepCR lets LF alone end lines, and takes one CR before it away.
+	keepCR bool
 }
 
 func (l *lineSplitter) add(b []byte, line func([]byte)) {
@@ -195,7 +229,7 @@ func (l *lineSplitter) add(b []byte, line func([]byte)) {
 	}
 	l.cr = false
 	for len(b) > 0 {
-		i := bytes.IndexAny(b, "\r\n")
+		i := l.end(b)
 		if i < 0 {
 			l.part = append(l.part, b...)
 			for len(l.part) > maxEventLine {
@@ -208,6 +242,9 @@ func (l *lineSplitter) add(b []byte, line func([]byte)) {
 		if len(l.part) > 0 {
 			l.part = append(l.part, text...)
 			text = l.part
+		}
+		if l.keepCR {
+			text = bytes.TrimSuffix(text, []byte{'\r'})
 		}
 		if len(text) == 0 {
 			text = []byte{'\n'}
@@ -223,6 +260,14 @@ func (l *lineSplitter) add(b []byte, line func([]byte)) {
 			b = b[1:]
 		}
 	}
+}
+
+// end finds the byte that ends a line; -1: none.
+func (l *lineSplitter) end(b []byte) int {
+	if l.keepCR {
+		return bytes.IndexByte(b, '\n')
+	}
+	return bytes.IndexAny(b, "\r\n")
 }
 
 func (l *lineSplitter) finish(line func([]byte)) {

@@ -10,12 +10,15 @@ import (
 
 // Lines don't depend on how the output was cut into reads.
 func FuzzLines(f *testing.F) {
-	f.Add("a\r\nb\rc\n\n\r\r\nend", uint8(1))
-	f.Add("\r", uint8(1))
-	f.Add("\n\r\n", uint8(2))
-	f.Fuzz(func(t *testing.T, text string, step uint8) {
+	f.Add("a\r\nb\rc\n\n\r\r\nend", uint8(1), false)
+	f.Add("\r", uint8(1), false)
+	f.Add("\n\r\n\ra\r\r\n", uint8(2), true)
+	f.Fuzz(func(t *testing.T, text string, step uint8, keepCR bool) {
 		var want []string
 		normal := strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n")
+		if keepCR {
+			normal = strings.ReplaceAll(text, "\r\n", "\n")
+		}
 		parts := strings.Split(normal, "\n")
 		for i, p := range parts {
 			switch {
@@ -27,7 +30,7 @@ func FuzzLines(f *testing.F) {
 			}
 		}
 		var got []string
-		var l lineSplitter
+		l := lineSplitter{keepCR: keepCR}
 		keep := func(b []byte) { got = append(got, string(b)) }
 		for b := range slices.Chunk([]byte(text), int(step)+1) {
 			l.add(b, keep)

@@ -47,12 +47,16 @@ func (d *daemon) endpoint(token string) sandbox.Endpoint {
 // of it is left then.
 func start(t testing.TB) *daemon {
 	t.Helper()
+	return startWith(t, execd.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+}
+
+// startWith is start with what the test sets of the configuration.
+func startWith(t testing.TB, cfg execd.Config) *daemon {
+	t.Helper()
 	before := goleak.IgnoreCurrent()
 	reaper := child.NewReaper(false)
-	s, err := execd.New(execd.Config{
-		Token: token, Version: "test", Accounts: account.System, Reaper: reaper,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-	})
+	cfg.Token, cfg.Version, cfg.Accounts, cfg.Reaper = token, "test", account.System, reaper
+	s, err := execd.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,10 @@ type Options struct {
 	// Grace is how long everything gets to end by itself after SIGTERM.
 	Grace time.Duration
 	Files http.Handler
-	Log   *slog.Logger
+	// EnvFile and Operations are as in Config.
+	EnvFile    string
+	Operations int
+	Log        *slog.Logger
 }
 
 // Main runs the daemon until it gets SIGTERM, or its entrypoint ends, and gives
@@ -74,6 +77,7 @@ func Main(o Options) int {
 	s, err := New(Config{
 		Token: o.Token, Version: o.Version, Files: o.Files,
 		Accounts: account.System, Reaper: reaper, Log: o.Log,
+		EnvFile: o.EnvFile, Operations: o.Operations,
 	})
 	if err != nil {
 		o.Log.Error("can't start", "error", err)

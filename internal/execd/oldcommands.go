@@ -13,11 +13,15 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/launch"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // interruptTime is how long an interrupted command gets to end by itself.
 const interruptTime = 3 * time.Second
+
+// notStarted is the exit code in the record of a command that wasn't started.
+const notStarted = 255
 
 // headerLogCursor carries the cursor of the next page of a log, in bytes.
 const headerLogCursor = "EXECD-COMMANDS-TAIL-CURSOR"
@@ -25,23 +29,23 @@ const headerLogCursor = "EXECD-COMMANDS-TAIL-CURSOR"
 // eventCommand runs a command as the older protocol does: the answer is a
 // stream of events, and the command outlives the request.
 func (s *Server) eventCommand(w http.ResponseWriter, r *http.Request, req wire.CommandRequest) {
-	if !filepath.IsAbs(req.Cwd) {
-		if wd, err := os.Getwd(); err == nil {
-			req.Cwd = filepath.Join(wd, req.Cwd)
-		}
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-	timeout := time.Duration(req.Timeout) * time.Millisecond
-	if req.Background {
-		s.backgroundCommand(ctx, cancel, w, req, timeout)
+	if err := oldDir(&req); err != nil {
+		status, e, _ := oldStartFailure(err)
+		reply(w, status, e)
 		return
 	}
+	if req.Background {
+		s.backgroundCommand(w, r, req)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
+	timeout := time.Duration(req.Timeout) * time.Millisecond
 	e := newEventWriter(w)
 	defer e.finish()
-	rec := s.records.add(req.Command, cancel, nil)
+	rec := s.records.add(contentOf(req), cancel, nil)
 	result, err := s.commands.Run(ctx, command.Run{
-		Launch: launchOf(req), Timeout: timeout,
+		Launch: s.launchOf(req), Timeout: timeout,
 		Started:  func(c *child.Child) { rec.setChild(c); e.begin(rec.id) },
 		Output:   e.output,
 		Stopping: e.hurry,
@@ -62,30 +66,33 @@ func (s *Server) eventCommand(w http.ResponseWriter, r *http.Request, req wire.C
 	e.end(result, timeout)
 }
 
+// oldDir makes the working directory of a request absolute.
+func oldDir(req *wire.CommandRequest) (err error) {
+	if req.Cwd, err = launch.ExpandDir(req.Cwd, req.Envs); err != nil || filepath.IsAbs(req.Cwd) {
+		return err
+	}
+	wd, err := os.Getwd()
+	req.Cwd = filepath.Join(wd, req.Cwd)
+	return err
+}
+
+// contentOf is what a record says that the command is.
+func contentOf(req wire.CommandRequest) string {
+	if req.Argv != nil {
+		return string(encode(req.Argv))
+	}
+	return req.Command
+}
+
 // backgroundCommand answers as soon as the command was started.
-func (s *Server) backgroundCommand(ctx context.Context, cancel context.CancelFunc, w http.ResponseWriter, req wire.CommandRequest, timeout time.Duration) {
-	log, err := newSpool()
+func (s *Server) backgroundCommand(w http.ResponseWriter, r *http.Request, req wire.CommandRequest) {
+	rec, run, err := s.detached(r.Context(), req)
 	if err != nil {
-		cancel()
 		refuse(w, http.StatusInternalServerError, wire.CodeRuntime, err.Error())
 		return
 	}
-	rec := s.records.add(req.Command, cancel, log)
 	started := make(chan error, 1)
-	s.background.Go(func() {
-		defer cancel()
-		result, err := s.commands.Run(ctx, command.Run{
-			Launch: launchOf(req), Timeout: timeout, Merge: true,
-			Started: func(c *child.Child) { rec.setChild(c); started <- nil },
-			Output:  func(_ byte, b []byte) bool { log.write(b); return true },
-		})
-		if err != nil {
-			rec.end(result, err.Error())
-			started <- err
-			return
-		}
-		rec.end(result, "")
-	})
+	s.background.Go(func() { run(func(err error) { started <- err }) })
 	if err := <-started; err != nil {
 		s.records.forget(rec)
 		status, body, _ := oldStartFailure(err)
@@ -96,6 +103,40 @@ func (s *Server) backgroundCommand(ctx context.Context, cancel context.CancelFun
 	defer e.finish()
 	e.begin(rec.id)
 	e.end(command.Result{}, 0)
+}
+
+// detached makes the record of a command that runs on its own, and what runs
+// it. run tells once whether the command was started, and returns at its end.
+// Output is kept of a command in the background only.
+func (s *Server) detached(ctx context.Context, req wire.CommandRequest) (rec *record, run func(started func(error)), err error) {
+	var log *spool
+	if req.Background {
+		if log, err = newSpool(); err != nil {
+			return nil, nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	rec = s.records.add(contentOf(req), cancel, log)
+	return rec, func(started func(error)) {
+		defer cancel()
+		result, err := s.commands.Run(ctx, command.Run{
+			Launch: s.launchOf(req), Timeout: time.Duration(req.Timeout) * time.Millisecond, Merge: true,
+			Started: func(c *child.Child) { rec.setChild(c); started(nil) },
+			Output: func(_ byte, b []byte) bool {
+				if log != nil {
+					log.write(b)
+				}
+				return log != nil
+			},
+		})
+		if err != nil {
+			result.Code = notStarted
+			rec.end(result, err.Error())
+			started(err)
+			return
+		}
+		rec.end(result, "")
+	}, nil
 }
 
 // oldStartFailure is startFailure with the code that the older protocol has.
@@ -114,6 +155,7 @@ type commandStatus struct {
 	Running  bool       `json:"running"`
 	ExitCode *int       `json:"exit_code,omitempty"` // -1 for a signal
 	Error    string     `json:"error,omitempty"`
+	TimedOut bool       `json:"timed_out,omitempty"`
 	Started  time.Time  `json:"started_at"`
 	Finished *time.Time `json:"finished_at,omitempty"`
 }
@@ -144,8 +186,8 @@ func commandState(w http.ResponseWriter, rec *record) {
 		if rec.result.Signal != "" {
 			code = -1
 		}
-		st.Finished, st.ExitCode = &finished, &code
-		if code != 0 {
+		st.Finished, st.ExitCode, st.TimedOut = &finished, &code, rec.result.TimedOut
+		if code != 0 && st.Error == "" {
 			_, trace := exitText(rec.result, 0)
 			st.Error = trace[0]
 		}
@@ -155,8 +197,12 @@ func commandState(w http.ResponseWriter, rec *record) {
 }
 
 func commandLog(w http.ResponseWriter, r *http.Request, rec *record) {
-	if rec == nil || rec.log == nil {
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "no such background command")
+	if rec == nil {
+		refuse(w, http.StatusNotFound, wire.CodeInvalidBody, "no such command")
+		return
+	}
+	if rec.log == nil {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "the command has no log, since it is not in the background")
 		return
 	}
 	var cursor int64
@@ -180,6 +226,10 @@ func (s *Server) interruptCommand(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Query().Get("id")
 	if id == "" {
 		refuse(w, http.StatusBadRequest, wire.CodeMissingQuery, "id is missing")
+		return
+	}
+	if s.sessions.Has(id) {
+		s.endSession(w, r, id)
 		return
 	}
 	rec := s.records.get(id)

@@ -35,7 +35,13 @@ func events(t *testing.T, d *daemon, req wire.CommandRequest) (id string, all []
 	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("%d %q %v", resp.StatusCode, body, err)
 	}
-	for piece := range strings.SplitSeq(strings.TrimSuffix(string(body), "\n\n"), "\n\n") {
+	return parseEvents(t, string(body))
+}
+
+// parseEvents reads a stream of the older protocol.
+func parseEvents(t *testing.T, body string) (id string, all []event) {
+	t.Helper()
+	for piece := range strings.SplitSeq(strings.TrimSuffix(body, "\n\n"), "\n\n") {
 		var e event
 		if err := json.Unmarshal([]byte(piece), &e); err != nil {
 			t.Fatalf("%q: %v", piece, err)
@@ -156,7 +162,7 @@ func TestOldBackground(t *testing.T) {
 		t.Error("a cursor past the end is echoed")
 	}
 	for path, want := range map[string]int{
-		"/command/status/nope": 404, "/command/nope/logs": 400, "/command/" + id + "/logs?cursor=-1": 400,
+		"/command/status/nope": 404, "/command/nope/logs": 404, "/command/" + id + "/logs?cursor=-1": 400,
 	} {
 		if resp, _ := get(t, d, "GET", path); resp.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)

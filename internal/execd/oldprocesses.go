@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -33,6 +33,7 @@ type oldMessage struct {
 	Type      string `json:"type"`
 	SessionID string `json:"session_id,omitempty"`
 	Mode      string `json:"mode,omitempty"`
+	Role      string `json:"role,omitempty"` // "holder" or "viewer"
 	ExitCode  *int   `json:"exit_code,omitempty"`
 	Error     string `json:"error,omitempty"`
 	Code      string `json:"code,omitempty"`
@@ -47,34 +48,46 @@ type oldMessage struct {
 // client attaches, in a terminal or with pipes as that client says. The
 // directory is made where it is missing.
 func (s *Server) postOldProcess(w http.ResponseWriter, req wire.ProcessRequest) {
-	if req.Cwd != "" {
-		if err := os.MkdirAll(req.Cwd, 0o755); err != nil {
-			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, err.Error())
-			return
-		}
-	}
-	line := req.Command
-	if line == "" {
-		line = `if [ -n "$BASH_VERSION" ]; then exec bash --noprofile --norc; else exec sh; fi`
-	}
-	spec := process.Spec{
-		Launch: launch.Request{Line: line, Dir: req.Cwd}, Buffer: wire.DefaultBuffer,
-		TTY: &process.Size{Cols: 80, Rows: 24},
-	}
-	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch)
+	p, err := s.registerOld(oldSpec(req.Command, req.Cwd))
 	if err != nil {
 		status, e, _ := oldStartFailure(err)
 		reply(w, status, e)
 		return
 	}
+	reply(w, http.StatusCreated, wire.ProcessCreated{SessionID: p.ID})
+}
+
+func oldSpec(line, dir string) process.Spec {
+	if line == "" {
+		line = `if [ -n "$BASH_VERSION" ]; then exec bash --noprofile --norc; else exec sh; fi`
+	}
+	return process.Spec{
+		Launch: launch.Request{Line: line, Dir: dir}, Buffer: wire.DefaultBuffer,
+		TTY: &process.Size{Cols: 80, Rows: 24},
+	}
+}
+
+func (s *Server) registerOld(spec process.Spec) (*process.Process, error) {
+	dir, err := launch.ExpandDir(spec.Launch.Dir, nil)
+	if err != nil {
+		return nil, err
+	}
+	if dir != "" && !filepath.IsAbs(dir) {
+		if dir, err = filepath.Abs(dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := makeDir(dir); err != nil {
+		return nil, &launch.Error{Code: wire.CodeBadDirectory, Message: err.Error()}
+	}
+	spec.Launch.Dir = dir
+	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch) // so that a mistake shows at once
+	if err != nil {
+		return nil, err
+	}
 	plan.Close()
 	p, _, err := s.processes.Register(spec)
-	if err != nil {
-		status, e, _ := startFailure(err)
-		reply(w, status, e)
-		return
-	}
-	reply(w, http.StatusCreated, wire.ProcessCreated{SessionID: p.ID})
+	return p, err
 }
 
 func (s *Server) attachOldProcess(w http.ResponseWriter, r *http.Request, p *process.Process) {
@@ -82,6 +95,10 @@ func (s *Server) attachOldProcess(w http.ResponseWriter, r *http.Request, p *pro
 	o := process.Options{Takeover: q.Get("takeover") == "1", Clamp: true, Choose: true, Terminal: &process.Size{Cols: 80, Rows: 24}}
 	if q.Get("pty") == "0" {
 		o.Terminal = nil
+	}
+	viewer := q.Get("mode") == "viewer"
+	if viewer {
+		o.Viewer, o.NeedsRun, o.Takeover = true, true, false
 	}
 	// What isn't a number asks for all that there is.
 	o.Since, _ = strconv.ParseInt(q.Get("since"), 10, 64)
@@ -95,15 +112,19 @@ func (s *Server) attachOldProcess(w http.ResponseWriter, r *http.Request, p *pro
 	if conn == nil {
 		return
 	}
-	mode := "pipe"
+	hello := oldMessage{Type: "connected", SessionID: p.ID, Mode: "pipe", Role: "holder"}
 	if p.TTY() {
-		mode = "pty"
+		hello.Mode = "pty"
+	}
+	receive := oldReceive
+	if viewer {
+		hello.Role, receive = "viewer", viewerReceive
 	}
 	serveAttachment(conn, a, peer{
 		send: func(ctx context.Context, conn *websocket.Conn, a *process.Attachment) (websocket.StatusCode, string) {
-			return oldSend(ctx, conn, a, oldMessage{Type: "connected", SessionID: p.ID, Mode: mode})
+			return oldSend(ctx, conn, a, hello)
 		},
-		receive: oldReceive,
+		receive: receive,
 	})
 }
 
@@ -139,7 +160,7 @@ func oldSend(ctx context.Context, conn *websocket.Conn, a *process.Attachment, h
 		switch e.Kind {
 		case process.Output:
 			head := replayHead - 1
-			if buf[head] = oldStdout - 1 + e.Channel; !live {
+			if buf[head] = oldStdout - 1 + e.Channel; !live || hello.Role == "viewer" {
 				head = 0
 				buf[0] = oldReplay
 				binary.BigEndian.PutUint64(buf[1:], uint64(e.Offset))
@@ -190,14 +211,56 @@ func oldReceive(ctx context.Context, conn *websocket.Conn, a *process.Attachment
 	}
 }
 
-// oldControl carries out a text message; what can't be read is passed over.
-func oldControl(a *process.Attachment, b []byte) *oldMessage {
-	var m oldMessage
+// viewerStrikes is how many messages that a viewer may not send it can send.
+const viewerStrikes = 5
+
+// viewerReceive refuses what would change the process, at last by closing.
+func viewerReceive(ctx context.Context, conn *websocket.Conn, _ *process.Attachment) websocket.StatusCode {
+	buf := make([]byte, 0, 4<<10)
+	for strikes := 0; strikes < viewerStrikes; {
+		t, r, err := conn.Reader(ctx)
+		if err != nil {
+			return 0
+		}
+		if buf, err = readAll(r, buf[:0]); err != nil {
+			return 0
+		}
+		var answer oldMessage
+		switch m, ok := oldParse(buf); {
+		case t == websocket.MessageBinary && (len(buf) == 0 || buf[0] != oldStdin), t == websocket.MessageText && !ok:
+			continue
+		case t == websocket.MessageBinary, m.Type == "stdin", m.Type == wire.TypeStdinClose, m.Type == "resize", m.Type == "signal":
+			answer = oldMessage{Type: "error", Error: "a viewer only watches", Code: "READ_ONLY"}
+			strikes++
+		case m.Type == "ping":
+			answer = oldMessage{Type: "pong"}
+		default:
+			answer = unknownMessage
+		}
+		if write(ctx, conn, websocket.MessageText, append(encode(answer), '\n')) != nil {
+			return 0
+		}
+	}
+	return wire.ClosePolicy
+}
+
+var unknownMessage = oldMessage{Type: "error", Error: "unknown message type", Code: "INVALID_FRAME"}
+
+// oldParse reads a text message; one with a field of another type counts as far
+// as it can be read.
+func oldParse(b []byte) (m oldMessage, ok bool) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		var mistyped *json.UnmarshalTypeError
-		if !errors.As(err, &mistyped) {
-			return nil
-		}
+		return m, errors.As(err, &mistyped)
+	}
+	return m, true
+}
+
+// oldControl carries out a text message; what can't be read is passed over.
+func oldControl(a *process.Attachment, b []byte) *oldMessage {
+	m, ok := oldParse(b)
+	if !ok {
+		return nil
 	}
 	const most = 1<<16 - 1
 	switch m.Type {
@@ -211,10 +274,12 @@ func oldControl(a *process.Attachment, b []byte) *oldMessage {
 		if sig := unix.SignalNum(m.Signal); slices.Contains(signals, sig) {
 			a.Signal(sig)
 		}
+	case wire.TypeStdinClose: // which other daemons don't know
+		a.CloseStdin()
 	case "ping":
 		return &oldMessage{Type: "pong"}
 	default:
-		return &oldMessage{Type: "error", Error: "unknown message type", Code: "INVALID_FRAME"}
+		return &unknownMessage
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -69,7 +70,7 @@ func oldAll(t *testing.T, conn *websocket.Conn) (all []string, code websocket.St
 func TestOldSession(t *testing.T) {
 	d := start(t)
 	id := oldSession(t, d, `{"command":"read x; echo $x; exit 3","cwd":"`+t.TempDir()+`/made"}`)
-	hello := `{"type":"connected","session_id":"` + id + `","mode":"pipe"}`
+	hello := `{"type":"connected","session_id":"` + id + `","mode":"pipe","role":"holder"}`
 	send := func(conn *websocket.Conn, s string) {
 		t.Helper()
 		if err := conn.Write(ctx(t), websocket.MessageBinary, append([]byte{0}, s...)); err != nil {
@@ -126,7 +127,7 @@ func TestOldTerminal(t *testing.T) {
 			all += strings.TrimPrefix(m, "1 ")
 		}
 	}
-	await(`"mode":"pty"}`)
+	await(`"mode":"pty","role":"holder"}`)
 	await("# ")
 	text(`{"type":"resize","cols":70000,"rows":40}`)
 	text(`not JSON`)
@@ -166,17 +167,28 @@ func TestOldTerminal(t *testing.T) {
 // Output is complete before the exit, in both modes, run after run.
 func TestOldShortRuns(t *testing.T) {
 	d := start(t)
+	const workers, each = 4, 25
 	for _, query := range []string{"pty=0", "pty=1"} {
-		for range 40 {
-			id := oldSession(t, d, `{"command":"echo hi"}`)
-			got, _ := oldAll(t, oldAttach(t, d, id, query))
-			out := ""
-			for _, m := range got[1 : len(got)-1] {
-				out += strings.TrimPrefix(m, "1 ")
-			}
-			if strings.TrimRight(out, "\r\n") != "hi" || got[len(got)-1] != `{"type":"exit","exit_code":0}` {
-				t.Fatalf("%s: %q", query, got)
-			}
+		var wg sync.WaitGroup
+		for range workers {
+			wg.Go(func() {
+				for range each {
+					id := oldSession(t, d, `{"command":"echo hi"}`)
+					conn := oldAttach(t, d, id, query)
+					got, _ := oldAll(t, conn)
+					conn.CloseNow()
+					out := ""
+					for _, m := range got[1 : len(got)-1] {
+						out += strings.TrimPrefix(m, "1 ")
+					}
+					if strings.TrimRight(out, "\r\n") != "hi" || got[len(got)-1] != `{"type":"exit","exit_code":0}` {
+						t.Errorf("%s: %q", query, got)
+						return
+					}
+					get(t, d, "DELETE", "/pty/"+id)
+				}
+			})
 		}
+		wg.Wait()
 	}
 }

@@ -97,6 +97,7 @@ func (s *Server) getProcess(w http.ResponseWriter, r *http.Request) {
 	answer := wire.ProcessStatus{
 		SessionID: p.ID, Running: st.State == process.Running, OutputOffset: st.Next,
 		Run: st.Run, State: string(st.State), Oldest: st.Oldest, Next: st.Next, Stdin: st.Stdin,
+		LaunchAttempted: st.Attempted, LaunchFailed: st.Failed,
 	}
 	if st.Exit != nil {
 		answer.Exit = &wire.ProcessExit{Code: st.Exit.Code, Signal: st.Exit.Signal}
@@ -142,6 +143,8 @@ func refuseAttach(w http.ResponseWriter, err error) {
 			Error:  wire.Error{Code: wire.CodeReplayGap, Message: err.Error()},
 			Oldest: gap.Oldest,
 		})
+	case errors.Is(err, process.ErrNotRunning):
+		refuse(w, http.StatusConflict, "VIEWER_REQUIRES_RUNNING_SESSION", err.Error())
 	case errors.Is(err, process.ErrHeld):
 		refuse(w, http.StatusConflict, wire.CodeHeld, err.Error())
 	case errors.Is(err, process.ErrNotFound):

@@ -55,6 +55,18 @@ func (r *record) end(result command.Result, problem string) {
 	close(r.done)
 }
 
+// active reports whether the command hasn't ended.
+func (r *record) active() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.finished.IsZero()
+}
+
+// notStarted ends the record of a command that couldn't be started.
+func (r *record) notStarted(err error) {
+	r.end(command.Result{Exit: child.Exit{Code: notStarted}}, err.Error())
+}
+
 // records keeps the newest records.
 type records struct {
 	mu    sync.Mutex

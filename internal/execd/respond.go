@@ -37,6 +37,11 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
 	_ = rc.SetReadDeadline(time.Time{}) // a stream may follow
+	return decoded(w, err)
+}
+
+// decoded refuses the request when err isn't nil.
+func decoded(w http.ResponseWriter, err error) bool {
 	var tooBig *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooBig):

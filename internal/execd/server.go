@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,7 +20,11 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/metrics"
+	"github.com/astrabox/astrabox/internal/execd/operation"
 	"github.com/astrabox/astrabox/internal/execd/process"
+	"github.com/astrabox/astrabox/internal/execd/proxy"
+	"github.com/astrabox/astrabox/internal/execd/shell"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -41,6 +46,10 @@ type Config struct {
 	Accounts *account.DB
 	Reaper   *child.Reaper
 	Log      *slog.Logger
+	// EnvFile is a file of variables for commands, read anew for each; "": none.
+	EnvFile string
+	// Operations bounds how many operations are remembered; 0: operation.DefaultCapacity.
+	Operations int
 }
 
 // Server answers the requests of one daemon.
@@ -50,6 +59,13 @@ type Server struct {
 	http       *http.Server
 	commands   *command.Runner
 	processes  *process.Manager
+	sessions   *shell.Manager
+	operations *operation.Registry
+	meter      *metrics.Meter
+	proxy      *proxy.Handler
+	port       atomic.Int64 // the server's own
+	ending     context.Context
+	endAll     context.CancelFunc // ends answers that have no end of their own
 	stopping   atomic.Bool
 	records    records
 	background sync.WaitGroup // commands of the older protocol that nobody waits for
@@ -68,6 +84,14 @@ func New(cfg Config) (*Server, error) {
 		commands:  runner,
 		processes: process.NewManager(process.Config{Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log}),
 	}
+	if cfg.Operations == 0 {
+		cfg.Operations = operation.DefaultCapacity
+	}
+	s.operations = operation.New(cfg.Operations, nil)
+	s.sessions = shell.NewManager(runner)
+	s.meter = metrics.New()
+	s.proxy = proxy.New(func() int { return int(s.port.Load()) })
+	s.ending, s.endAll = context.WithCancel(context.Background())
 	s.http = &http.Server{
 		Handler:           s.guard(s.routes()),
 		ReadHeaderTimeout: headerTime,
@@ -82,10 +106,28 @@ func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ping", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /version", s.version)
-	mux.HandleFunc("POST /command", s.postCommand)
+	mux.HandleFunc("POST /command", noStore(s.postCommand))
 	mux.HandleFunc("DELETE /command", s.interruptCommand)
 	mux.HandleFunc("GET /command/{one}/{two}", s.commandByID)
-	mux.HandleFunc("POST /pty", s.postProcess)
+	mux.HandleFunc("POST /command/operations", noStore(s.postCommandOperation))
+	mux.HandleFunc("POST /pty/operations", noStore(s.postProcessOperation))
+	mux.HandleFunc("GET /execution/instance", noStore(s.getInstance))
+	mux.HandleFunc("GET /execution/operation", noStore(s.getOperation))
+	mux.HandleFunc("POST /session", s.postSession)
+	mux.HandleFunc("POST /session/{id}/run", s.runInSession)
+	mux.HandleFunc("DELETE /session/{id}", s.deleteSession)
+	mux.HandleFunc("POST /code", s.postCode)
+	mux.HandleFunc("DELETE /code", s.interruptCommand)
+	mux.HandleFunc("POST /code/context", s.postCodeContext)
+	mux.HandleFunc("GET /code/contexts", s.listCodeContexts)
+	mux.HandleFunc("DELETE /code/contexts", s.deleteCodeContexts)
+	mux.HandleFunc("GET /code/contexts/{id}", s.noCodeContext)
+	mux.HandleFunc("DELETE /code/contexts/{id}", s.noCodeContext)
+	mux.HandleFunc("GET /metrics", s.getMetrics)
+	mux.HandleFunc("GET /metrics/watch", s.watchMetrics)
+	mux.HandleFunc("GET /v1/isolated/capabilities", s.isolatedCapabilities)
+	mux.HandleFunc("/v1/isolated/", s.noIsolation)
+	mux.HandleFunc("POST /pty", noStore(s.postProcess))
 	mux.HandleFunc("GET /pty/{id}", s.getProcess)
 	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
 	mux.HandleFunc("GET /pty/{id}/ws", s.attachProcess)
@@ -97,7 +139,35 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Before the mux, which would clean the path.
+		if path := r.URL.EscapedPath(); path == strings.TrimSuffix(proxy.Prefix, "/") || strings.HasPrefix(path, proxy.Prefix) {
+			s.serveProxy(w, r)
+			return
+		}
+		if r.Method == http.MethodHead {
+			// No operation is a HEAD, which the mux would take for a GET.
+			refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// serveProxy ends with the server as well as with the request.
+func (s *Server) serveProxy(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	s.proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// noStore keeps what lies between from storing the answer.
+func noStore(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		h(w, r)
+	}
 }
 
 // guard answers for the daemon as a whole: its name, the token, and its end.
@@ -107,8 +177,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
 		defer s.requests.Add(-1)
+		// The deadline that an answer ends with stays on its connection, so that
+		// its last bytes are bounded too. It isn't the next one's.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		w.Header().Set(wire.HeaderServer, name)
 		if !s.authorised(r) {
+			w.Header().Set("Cache-Control", "no-store")
 			reply(w, http.StatusUnauthorized, struct {
 				wire.Error
 				Old string `json:"error"` // the shape that other clients read
@@ -149,6 +223,9 @@ func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 
 // Serve answers on l until Shutdown.
 func (s *Server) Serve(l net.Listener) error {
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		s.port.Store(int64(a.Port))
+	}
 	err := s.http.Serve(netutil.LimitListener(l, maxConnections))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -188,6 +265,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.commands.Kill()
 	s.processes.Close(ctx)
+	s.sessions.Close()
+	s.endAll()
 	poll(ctx, func() bool { return s.requests.Load() == 0 })
 	// What is left are answers on their last bytes, and connections without a
 	// request, which the HTTP server would give some seconds more.
@@ -197,6 +276,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	if err != nil {
 		err = s.http.Close()
 	}
+	s.proxy.Close()
 	s.commands.Close(ctx)
 	if ctx.Err() == nil {
 		s.background.Wait()

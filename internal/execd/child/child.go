@@ -163,7 +163,7 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	}
 	pid, err := forkUnblocked(s.Path, s.Args, attr)
 	if err != nil {
-		return nil, err
+		return nil, &os.PathError{Op: "fork/exec", Path: s.Path, Err: err}
 	}
 	c.PID = pid
 	r.children[pid] = c

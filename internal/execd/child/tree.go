@@ -24,6 +24,13 @@ type Tree struct {
 	// belong to another process.
 	Reaped bool
 	Mark   string // random; "": none
+	// Several says that Mark is how the marks of several trees begin, all of
+	// which are meant.
+	Several bool
+	// Former are leaders of earlier such trees, all reaped. What is left of
+	// their sessions counts where it has no mark at all; a mark that isn't
+	// Mark means that the number was given to another session since.
+	Former []int
 }
 
 const (
@@ -111,6 +118,7 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 			}
 		}
 	}
+	former := t.former(all)
 	in := map[int]bool{}
 	var dark []int
 	var env []byte
@@ -125,7 +133,9 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 			env, err = environ(p.pid, env)
 			switch {
 			case err != nil: // gone, or not to be asked
-			case marked(env, t.Mark):
+			case t.marked(env):
+				in[p.pid] = true
+			case former[p.session] && !marked(env, "", true):
 				in[p.pid] = true
 			case len(env) == 0 && executing(p.pid):
 				dark = append(dark, p.pid)
@@ -164,11 +174,15 @@ func executing(pid int) bool {
 	return n == 0
 }
 
-func marked(env []byte, mark string) bool {
+func (t Tree) marked(env []byte) bool { return marked(env, t.Mark, t.Several) }
+
+// marked reports whether an environment has this mark, or with several one
+// that begins so.
+func marked(env []byte, mark string, several bool) bool {
 	want := []byte(MarkVariable + "=" + mark)
 	for {
 		entry, rest, more := bytes.Cut(env, []byte{0})
-		if bytes.Equal(entry, want) {
+		if bytes.Equal(entry, want) || several && bytes.HasPrefix(entry, want) {
 			return true
 		}
 		if !more {
@@ -176,6 +190,21 @@ func marked(env []byte, mark string) bool {
 		}
 		env = rest
 	}
+}
+
+// former gives the sessions of former leaders whose numbers weren't given away.
+func (t Tree) former(all []stat) map[int]bool {
+	if len(t.Former) == 0 {
+		return nil
+	}
+	sessions := make(map[int]bool, len(t.Former))
+	for _, pid := range t.Former {
+		sessions[pid] = true
+	}
+	for _, p := range all {
+		delete(sessions, p.pid)
+	}
+	return sessions
 }
 
 // processes reads all of /proc. One that vanishes meanwhile is left out.

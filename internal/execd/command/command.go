@@ -71,6 +71,8 @@ type Run struct {
 	Timeout time.Duration // zero: none
 	// Merge sends stderr where stdout goes.
 	Merge bool
+	// Files are the command's descriptors from 3 on. The caller closes them.
+	Files []*os.File
 	// Started is called once when the command was started, before any output.
 	Started func(*child.Child)
 	// Output gets what the command writes, valid during the call, from one
@@ -91,8 +93,10 @@ type Result struct {
 // on. An error means that it wasn't started. When ctx ends first the command is
 // killed; that isn't an error.
 func (r *Runner) Run(ctx context.Context, c Run) (Result, error) {
-	mark := rand.Text()
-	c.Launch.Mark = mark
+	if c.Launch.Mark == "" {
+		c.Launch.Mark = rand.Text()
+	}
+	mark := c.Launch.Mark
 	plan, err := launch.Prepare(r.accounts, c.Launch)
 	if err != nil {
 		return Result{}, err
@@ -106,6 +110,9 @@ func (r *Runner) Run(ctx context.Context, c Run) (Result, error) {
 	pumps, theirs, err := pipes(c.Merge)
 	if err == nil {
 		plan.SetFiles(r.null, theirs[0], theirs[len(theirs)-1])
+		for _, f := range c.Files {
+			plan.Files = append(plan.Files, int(f.Fd()))
+		}
 	}
 	var ch *child.Child
 	if err == nil {

@@ -11,13 +11,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
@@ -46,6 +45,9 @@ func refuse(code, format string, args ...any) error {
 // Request says what to launch.
 type Request struct {
 	Line string // for the shell; empty: the account's login shell, reading stdin
+	// Argv is run instead, without a shell: a name with a slash is taken from
+	// Dir, another one is looked for in the absolute entries of the child's PATH.
+	Argv []string
 	Dir  string // absolute; empty: Home's
 	Home bool   // an empty Dir is the account's home rather than "/"
 	Env  map[string]string
@@ -55,6 +57,10 @@ type Request struct {
 	UID, GID *uint32
 	Terminal bool
 	Mark     string // of the process tree
+	// Environ, where it isn't nil, is the whole environment, the mark apart.
+	Environ []string
+	// File holds further variables, which Env may replace (see [EnvFile]).
+	File map[string]string
 }
 
 // Plan is a program ready to start.
@@ -79,6 +85,14 @@ func Prepare(db *account.DB, r Request) (*Plan, error) {
 	if strings.ContainsRune(r.Line, 0) {
 		return nil, refuse(wire.CodeInvalidBody, "the command contains a NUL")
 	}
+	if r.Argv != nil && (len(r.Argv) == 0 || r.Argv[0] == "") {
+		return nil, refuse(wire.CodeInvalidBody, "argv names no program")
+	}
+	for _, arg := range r.Argv {
+		if strings.ContainsRune(arg, 0) {
+			return nil, refuse(wire.CodeInvalidBody, "an argument contains a NUL")
+		}
+	}
 	for k, v := range r.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return nil, refuse(wire.CodeInvalidBody, "%q is not the name and value of a variable", k)
@@ -99,17 +113,22 @@ func Prepare(db *account.DB, r Request) (*Plan, error) {
 		p.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
 	}
 	switch {
+	case r.Argv != nil:
+		p.Args = r.Argv
+		if p.Path, err = lookPath(r.Argv[0], dir, p.Env); err != nil {
+			return nil, err
+		}
 	case r.Line == "":
 		p.Path = user.Shell
 		p.Args = []string{"-" + filepath.Base(user.Shell)}
 	case len(r.Line) <= maxArgument:
-		p.Path = shell()
+		p.Path = Shell()
 		p.Args = []string{filepath.Base(p.Path), "-c", r.Line}
 	default:
 		if p.script, err = scriptFile(r.Line); err != nil {
 			return nil, fmt.Errorf("launch: %w", err)
 		}
-		p.Path = shell()
+		p.Path = Shell()
 		p.Args = []string{filepath.Base(p.Path), "-c", `eval "$(cat <&3)" 3<&-`}
 	}
 	return p, nil
@@ -137,6 +156,10 @@ func who(db *account.DB, r Request) (u account.User, switched bool, err error) {
 		}
 		switched = true
 	case r.UID != nil:
+		const unchanged = 1<<32 - 1 // what system calls read as "leave it"
+		if *r.UID == unchanged || r.GID != nil && *r.GID == unchanged {
+			return u, false, refuse(wire.CodeUnknownAccount, "%d is not the number of an account or group", uint32(unchanged))
+		}
 		if u, err = db.UserID(*r.UID); err != nil {
 			u = account.User{Name: fmt.Sprint(*r.UID), UID: *r.UID, GID: *r.UID}
 		}
@@ -159,7 +182,7 @@ func who(db *account.DB, r Request) (u account.User, switched bool, err error) {
 		u.Home = "/"
 	}
 	if u.Shell == "" || !executable(u.Shell) {
-		u.Shell = shell()
+		u.Shell = Shell()
 	}
 	return u, switched, nil
 }
@@ -195,7 +218,7 @@ func isDir(path string) bool {
 	return err == nil && fi.IsDir()
 }
 
-// private are the variables that children don't inherit from the daemon.
+// private reports the variables that children don't inherit from the daemon.
 func private(name string) bool {
 	return strings.HasPrefix(name, "EXECD_") || name == "JUPYTER_TOKEN" || name == child.MarkVariable
 }
@@ -204,20 +227,22 @@ func private(name string) bool {
 func Environment(db *account.DB) []string {
 	u, _, err := who(db, Request{})
 	if err != nil {
-		u = account.User{Name: "root", Home: "/root", Shell: shell()}
+		u = account.User{Name: "root", Home: "/root", Shell: Shell()}
 	}
 	return environment(Request{}, u)
 }
 
 func environment(r Request, u account.User) []string {
+	if r.Environ != nil {
+		return append([]string{child.MarkVariable + "=" + r.Mark}, r.Environ...)
+	}
 	set := make(map[string]string, len(r.Env)+8)
 	set["HOME"], set["USER"], set["LOGNAME"], set["SHELL"] = u.Home, u.Name, u.Name, u.Shell
 	if r.Terminal {
 		set["TERM"] = "xterm-256color"
 	}
-	for k, v := range r.Env {
-		set[k] = v
-	}
+	maps.Copy(set, r.File)
+	maps.Copy(set, r.Env)
 	inherited := os.Environ()
 	env := make([]string, 0, len(inherited)+len(set)+2)
 	if r.Mark != "" {
@@ -246,8 +271,8 @@ func environment(r Request, u account.User) []string {
 // lastShell is where the shell was found last.
 var lastShell atomic.Pointer[string]
 
-// shell gives bash where the sandbox has it, else sh.
-func shell() string {
+// Shell gives the path of bash where the sandbox has it, else of sh.
+func Shell() string {
 	if p := lastShell.Load(); p != nil && executable(*p) {
 		return *p
 	}
@@ -265,22 +290,4 @@ func shell() string {
 func executable(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.Mode().IsRegular() && fi.Mode().Perm()&0o111 != 0
-}
-
-// scriptFile holds text in memory.
-func scriptFile(text string) (*os.File, error) {
-	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "command")
-	if _, err := f.WriteString(text); err != nil {
-		f.Close()
-		return nil, err
-	}
-	if _, err := f.Seek(0, 0); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
 }

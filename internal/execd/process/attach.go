@@ -12,6 +12,7 @@ type Options struct {
 	Takeover bool  // displace the holder
 	Viewer   bool  // watch: doesn't hold, can't send, never starts a run
 	NoStart  bool  // never start a run
+	NeedsRun bool  // refuse when no run is going on
 	// Clamp moves a Since that isn't held to the nearest one that is, instead
 	// of refusing it.
 	Clamp bool
@@ -72,6 +73,8 @@ func (p *Process) Attach(o Options) (*Attachment, error) {
 		return nil, ErrNotFound
 	case p.m.isStopping():
 		return nil, ErrStopping
+	case o.NeedsRun && p.now == nil:
+		return nil, ErrNotRunning
 	case p.holder != nil && !o.Viewer && !o.Takeover:
 		return nil, ErrHeld
 	case o.Since > p.buf.next || o.Since < 0:
@@ -79,14 +82,18 @@ func (p *Process) Attach(o Options) (*Attachment, error) {
 	case o.Since < p.buf.oldest:
 		return nil, &GapError{From: o.Since, Oldest: p.buf.oldest}
 	}
-	if p.now == nil && !o.Viewer && !o.NoStart {
+	if p.spec.Once && p.failure != nil {
+		return nil, p.failure
+	}
+	if p.now == nil && !o.Viewer && !o.NoStart && (!p.spec.Once || !p.tried) {
 		if o.Choose {
 			if p.spec.TTY = o.Terminal; o.Terminal != nil {
 				p.size = *o.Terminal
 			}
 		}
-		if err := p.start(); err != nil {
-			return nil, err
+		p.tried = true
+		if p.failure = p.start(); p.failure != nil {
+			return nil, p.failure
 		}
 	}
 	a := &Attachment{p: p, viewer: o.Viewer, since: o.Since, cursor: o.Since, status: p.status()}

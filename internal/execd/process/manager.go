@@ -60,7 +60,10 @@ func (m *Manager) Register(s Spec) (p *Process, isNew bool, err error) {
 	if len(m.byID) >= MaxProcesses {
 		return nil, false, ErrTooMany
 	}
-	p = &Process{ID: randomID(), m: m, spec: s, mark: randomID(), buf: buffer{max: s.Buffer}}
+	if s.ID == "" {
+		s.ID = m.NewID()
+	}
+	p = &Process{ID: s.ID, m: m, spec: s, mark: randomID(), buf: buffer{max: s.Buffer}}
 	if s.TTY != nil {
 		p.size = *s.TTY
 	}
@@ -71,6 +74,9 @@ func (m *Manager) Register(s Spec) (p *Process, isNew bool, err error) {
 	}
 	return p, true, nil
 }
+
+// NewID gives an id for a Spec, for who has to know it before the process exists.
+func (m *Manager) NewID() string { return randomID() }
 
 // Get finds a process.
 func (m *Manager) Get(id string) (*Process, error) {

@@ -30,6 +30,7 @@ var (
 	ErrTooMany       = errors.New("too many processes")
 	ErrHeld          = errors.New("another attachment holds the process")
 	ErrInvalidOffset = errors.New("the offset lies past the end of the output")
+	ErrNotRunning    = errors.New("the process is not running")
 	ErrTakenOver     = errors.New("another attachment took the process over")
 	ErrLagging       = errors.New("too slow: output was dropped")
 	ErrStopping      = errors.New("the daemon is stopping")
@@ -55,11 +56,13 @@ type Size struct{ Cols, Rows uint16 }
 
 // Spec describes a process.
 type Spec struct {
+	ID     string // of [Manager.NewID]; "": a new one
 	Key    string // "": none
 	Launch launch.Request
 	TTY    *Size // nil: pipes
 	Buffer int
 	Block  bool // the process waits when the buffer is full of unacknowledged output
+	Once   bool // at most one attempt to start it is made
 }
 
 // State is where a process is in its life.
@@ -81,6 +84,8 @@ type Status struct {
 	// Stdin is how much this run, or the last one when Exited, has accepted, and
 	// Written how much of it is not in flight any more.
 	Stdin, Written int64
+	// Attempted and Failed are of the newest attempt to start a run.
+	Attempted, Failed bool
 }
 
 // Process is one long-lived process.
@@ -100,6 +105,8 @@ type Process struct {
 	last    *child.Exit
 	taken   int64 // stdin that the last run had accepted when it ended
 	leader  int   // pid of the last run
+	tried   bool  // a start was attempted
+	failure error // of the newest attempt
 	holder  *Attachment
 	deleted bool
 	size    Size
@@ -113,7 +120,7 @@ func (p *Process) Status() Status {
 }
 
 func (p *Process) status() Status {
-	s := Status{Run: p.runs, State: Registered, Exit: p.last, Oldest: p.buf.oldest, Next: p.buf.next}
+	s := Status{Run: p.runs, State: Registered, Exit: p.last, Oldest: p.buf.oldest, Next: p.buf.next, Attempted: p.tried, Failed: p.failure != nil}
 	switch {
 	case p.now != nil:
 		s.State, s.Exit = Running, nil

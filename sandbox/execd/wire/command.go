@@ -1,6 +1,10 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+)
 
 // OutputType is the media type of framed command output: what POST /command
 // answers with when the request accepts it.
@@ -44,7 +48,8 @@ func FrameHeader(b []byte) (t FrameType, n uint32) {
 
 // CommandRequest is the body of POST /command.
 type CommandRequest struct {
-	Command    string            `json:"command"`
+	Command    string            `json:"command,omitempty"`
+	Argv       Argv              `json:"argv,omitempty"` // instead of Command: a program and its arguments, without a shell
 	Cwd        string            `json:"cwd,omitempty"`
 	Envs       map[string]string `json:"envs,omitempty"`
 	Timeout    int64             `json:"timeout,omitempty"` // milliseconds; 0: none
@@ -52,6 +57,26 @@ type CommandRequest struct {
 	Background bool              `json:"background,omitempty"`
 	UID        *uint32           `json:"uid,omitempty"`
 	GID        *uint32           `json:"gid,omitempty"`
+}
+
+// Argv is a program and its arguments. Reading one refuses elements that are
+// null, which would silently become empty arguments.
+type Argv []string
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (a *Argv) UnmarshalJSON(b []byte) error {
+	var list []*string
+	if err := json.Unmarshal(b, &list); err != nil || list == nil {
+		return err
+	}
+	*a = make(Argv, len(list))
+	for i, s := range list {
+		if s == nil {
+			return errors.New("an element of argv is null")
+		}
+		(*a)[i] = *s
+	}
+	return nil
 }
 
 // CommandExit is the payload of FrameExit.

@@ -108,6 +108,9 @@ type ProcessStatus struct {
 	Next         int64        `json:"next"`
 	Stdin        int64        `json:"stdin"` // accepted in this run
 	Exit         *ProcessExit `json:"exit"`
+	// LaunchAttempted and LaunchFailed are of the newest attempt to start it.
+	LaunchAttempted bool `json:"launch_attempted"`
+	LaunchFailed    bool `json:"launch_failed"`
 }
 
 // ProcessExit is how a run ended.

@@ -1,0 +1,91 @@
+package execd
+
+import (
+	"net/http"
+
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// The daemon has no interpreters: it says so where one is asked for, and runs
+// what is meant for the shell.
+
+// Languages of code that the shell runs.
+const (
+	languageCommand    = "command"
+	languageBackground = "background-command"
+)
+
+func (s *Server) postCode(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Context struct {
+			ID       string `json:"id"`
+			Language string `json:"language"`
+		} `json:"context"`
+		Code string `json:"code"`
+	}
+	if !decode(w, r, &req) {
+		return
+	}
+	language := req.Context.Language
+	switch {
+	case req.Code == "":
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "code is empty")
+	case req.Context.ID != "":
+		refuse(w, http.StatusInternalServerError, wire.CodeRuntime, noInterpreter(language)+": no context exists")
+	case language == "", language == languageCommand, language == languageBackground:
+		s.eventCommand(w, r, wire.CommandRequest{Command: req.Code, Background: language == languageBackground})
+	default:
+		refuse(w, http.StatusInternalServerError, wire.CodeRuntime, noInterpreter(language))
+	}
+}
+
+func noInterpreter(language string) string {
+	if language == "" {
+		return "no interpreter configured"
+	}
+	return "no interpreter configured for language " + `"` + language + `"`
+}
+
+func (s *Server) postCodeContext(w http.ResponseWriter, r *http.Request) {
+	var req struct {
+		Language string `json:"language"`
+	}
+	if decodeOptional(w, r, &req) {
+		refuse(w, http.StatusInternalServerError, wire.CodeRuntime, noInterpreter(req.Language))
+	}
+}
+
+func (s *Server) listCodeContexts(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, []struct{}{})
+}
+
+// deleteCodeContexts has nothing to delete.
+func (s *Server) deleteCodeContexts(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("language") == "" {
+		refuse(w, http.StatusBadRequest, wire.CodeMissingQuery, "language is missing")
+	}
+}
+
+func (s *Server) noCodeContext(w http.ResponseWriter, _ *http.Request) {
+	refuse(w, http.StatusNotFound, wire.CodeNotFound, "no such context: "+noInterpreter(""))
+}
+
+// isolatedCapabilities tells that sandboxes within the sandbox aren't served.
+func (s *Server) isolatedCapabilities(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, struct {
+		Available bool   `json:"available"`
+		Isolator  string `json:"isolator"`
+		Version   string `json:"version"`
+		Message   string `json:"message"`
+		SetPriv   bool   `json:"setpriv_available"`
+		UserNS    bool   `json:"userns_available"`
+		Commit    bool   `json:"commit_supported"`
+		Diff      bool   `json:"diff_supported"`
+	}{Message: noIsolation})
+}
+
+const noIsolation = "this daemon has no isolated sessions; make another sandbox instead"
+
+func (s *Server) noIsolation(w http.ResponseWriter, _ *http.Request) {
+	refuse(w, http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", noIsolation)
+}

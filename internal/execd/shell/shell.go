@@ -1,0 +1,204 @@
+// Package shell keeps shell sessions: commands that run one after another and
+// share a working directory and exported variables. The daemon's /session
+// handlers call it.
+//
+// Each run is a shell of its own. What it exported (variables with all their
+// attributes, in bash functions too) and where it was when it ended is written
+// by the shell itself in a form that it can read again, over a descriptor that
+// isn't part of its output. So values are carried byte for byte, and nothing
+// that a command prints can be mistaken for state. A run that is killed, or
+// replaces itself with exec, or ends through exit after it set an EXIT trap of
+// its own, leaves the state as it was.
+//
+// The runs of a session wait for each other in the order they came. At most
+// MaxSessions exist; the state of each is at most MaxState. Everything is safe
+// for concurrent use. Errors are ErrNotFound, ErrTooMany, ErrState, ctx's, and
+// those of package command.
+package shell
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/launch"
+)
+
+const (
+	// MaxSessions bounds how many sessions exist; more are refused.
+	MaxSessions = 256
+	// MaxState bounds what one session carries from run to run.
+	MaxState = 8 << 20
+	// maxLeaders bounds how many runs a deletion can find processes of that
+	// have thrown their environment away; those that haven't are always found.
+	maxLeaders = 256
+)
+
+// Errors of sessions.
+var (
+	ErrNotFound = errors.New("no such session")
+	ErrTooMany  = errors.New("too many sessions")
+	// ErrState: the run has ended and its Result is valid, but its state
+	// couldn't be kept, so the next run begins where this one did.
+	ErrState = errors.New("the state of the session is larger than 8 MiB and was not kept")
+)
+
+// Manager keeps the sessions of one sandbox.
+type Manager struct {
+	commands *command.Runner
+	shell    func() string
+
+	mu   sync.Mutex
+	byID map[string]*session
+}
+
+// NewManager makes a Manager whose runs are commands of r.
+func NewManager(r *command.Runner) *Manager {
+	return &Manager{commands: r, shell: launch.Shell, byID: map[string]*session{}}
+}
+
+// session is one session.
+type session struct {
+	id   string
+	gone context.Context // ends with the session
+	end  context.CancelFunc
+	turn chan struct{} // holds one token: the right to run
+
+	// The rest belongs to whoever has the turn.
+	state   state
+	runs    int
+	leaders []int // of the newest runs
+}
+
+// Create makes a session that begins in dir, which exists.
+func (m *Manager) Create(dir string) (id string, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.byID) >= MaxSessions {
+		return "", ErrTooMany
+	}
+	s := &session{id: rand.Text(), turn: make(chan struct{}, 1), state: state{dir: dir}}
+	s.gone, s.end = context.WithCancel(context.Background())
+	s.turn <- struct{}{}
+	m.byID[s.id] = s
+	return s.id, nil
+}
+
+// Has reports whether a session exists.
+func (m *Manager) Has(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.byID[id] != nil
+}
+
+// Delete forgets a session and kills everything that its runs started, also
+// what they left in the background.
+func (m *Manager) Delete(ctx context.Context, id string) error {
+	m.mu.Lock()
+	s := m.byID[id]
+	delete(m.byID, id)
+	m.mu.Unlock()
+	if s == nil {
+		return ErrNotFound
+	}
+	s.end()
+	select { // the run that has the turn ends
+	case <-s.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return child.Tree{Mark: s.id + ".", Several: true, Former: s.leaders}.Kill(ctx)
+}
+
+// Close forgets all sessions, and ends their runs.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, s := range m.byID {
+		s.end()
+		delete(m.byID, id)
+	}
+}
+
+// Run is one run of a session.
+type Run struct {
+	Line string
+	// Dir, where it isn't empty, is where the session goes first, and stays.
+	Dir     string
+	Timeout time.Duration
+	// Started, Output and Stopping are as in command.Run; Output gets
+	// both streams in the order they were written.
+	Started  func()
+	Output   func([]byte) bool
+	Stopping func()
+}
+
+// Run runs a line in a session, after the runs that came before. It is killed
+// with all that it started when ctx or the session ends or its time is over.
+func (m *Manager) Run(ctx context.Context, id string, r Run) (command.Result, error) {
+	m.mu.Lock()
+	s := m.byID[id]
+	m.mu.Unlock()
+	if s == nil {
+		return command.Result{}, ErrNotFound
+	}
+	select {
+	case <-s.turn:
+	case <-ctx.Done():
+		return command.Result{}, ctx.Err()
+	case <-s.gone.Done():
+		return command.Result{}, ErrNotFound
+	}
+	defer func() { s.turn <- struct{}{} }()
+	if s.gone.Err() != nil {
+		return command.Result{}, ErrNotFound
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.gone, cancel)()
+	return s.run(ctx, m, r)
+}
+
+func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, error) {
+	s.runs++
+	mark := fmt.Sprintf("%s.%d", s.id, s.runs)
+	files, err := s.state.files(r.Line)
+	if err != nil {
+		return command.Result{}, err
+	}
+	defer files.close()
+	dir := s.state.dir
+	if r.Dir != "" {
+		dir = r.Dir
+	}
+	sh := m.shell()
+	result, err := m.commands.Run(ctx, command.Run{
+		Launch: launch.Request{
+			Argv: shellArgs(sh, s.state.prologue(sh, r.Dir, mark)),
+			Dir:  dir, Environ: s.state.environ(dir), Mark: mark,
+		},
+		Timeout: r.Timeout, Merge: true, Files: []*os.File{files.line, files.before, files.after},
+		Started: func(c *child.Child) {
+			if len(s.leaders) == maxLeaders {
+				s.leaders = s.leaders[1:]
+			}
+			s.leaders = append(s.leaders, c.PID)
+			r.Started()
+		},
+		Output:   func(_ byte, b []byte) bool { return r.Output(b) },
+		Stopping: r.Stopping,
+	})
+	if err != nil {
+		return result, err
+	}
+	if r.Dir != "" {
+		s.state.dir = r.Dir // also when the shell was killed
+	}
+	return result, s.state.take(files.after)
+}

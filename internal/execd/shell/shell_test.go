@@ -1,0 +1,119 @@
+package shell
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/astrabox/astrabox/internal/execd/account"
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/test/machine"
+)
+
+func TestMain(m *testing.M) {
+	machine.ReadOnly() // runs of sessions, as root
+	if err := child.Prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func manager(t *testing.T, shell string) *Manager {
+	t.Helper()
+	if _, err := os.Stat(shell); err != nil {
+		machine.Missing(t, "there is no %s", shell)
+	}
+	reaper := child.NewReaper(false)
+	runner, err := command.NewRunner(account.System, reaper)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runner.Close(t.Context()); reaper.Close() })
+	m := NewManager(runner)
+	m.shell = func() string { return shell }
+	return m
+}
+
+// run gives what a line prints and its exit code.
+func run(t *testing.T, m *Manager, id, line string) string {
+	t.Helper()
+	var out bytes.Buffer
+	r, err := m.Run(t.Context(), id, Run{
+		Line: line, Timeout: 20 * time.Second, Started: func() {},
+		Output: func(b []byte) bool { out.Write(b); return true },
+	})
+	if err != nil {
+		return fmt.Sprintf("%s%v", &out, err)
+	}
+	return fmt.Sprintf("%s=%d", &out, r.Code)
+}
+
+// Every shell that a sandbox may have carries the same.
+func TestShells(t *testing.T) {
+	for _, path := range []string{"/bin/bash", "/bin/dash", "/bin/sh"} {
+		t.Run(path, func(t *testing.T) {
+			m := manager(t, path)
+			dir := t.TempDir()
+			id, err := m.Create(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range [][2]string{
+				{"pwd", dir + "\n=0"},
+				{"A='l1\nl2\t\"x\" $HOME \\ end\n'; export A; cd /usr; exit 3", "=3"},
+				{`printf '[%s]' "$A"; pwd`, "[l1\nl2\t\"x\" $HOME \\ end\n]/usr\n=0"},
+				{"unset A; false", "=1"},
+				{`echo "${A-unset}"; env | grep -c ^A=`, "unset\n0\n=1"},
+				{"export B='it'\\''s'; (exit 4)", "=4"},
+				{`echo "$B"`, "it's\n=0"},
+				{"set -e; export C=1; false; echo never", "=1"},
+				{`echo "$C"; exec true`, "1\n=0"},
+				{"trap 'echo bye' EXIT; export D=1", "bye\n=0"},
+				{`echo "$D"; kill -9 $$`, "1\n=137"},
+				{"read x; echo \"[$x]\"; cat", "[]\n=0"},
+				{"echo \"$#\"", "0\n=0"},
+			} {
+				if diff := cmp.Diff(c[1], run(t, m, id, c[0])); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", c[0], diff)
+				}
+			}
+			if got := run(t, m, id, "echo 'unclosed"); strings.HasSuffix(got, "=0") {
+				t.Errorf("an unclosed quote: %q", got)
+			}
+			if got := run(t, m, id, `echo "$B$C$D"`); got != "it's11\n=0" {
+				t.Errorf("after it: %q", got)
+			}
+		})
+	}
+}
+
+// Programs of a run see no descriptor besides the one for the state.
+func TestDescriptors(t *testing.T) {
+	m := manager(t, "/bin/bash")
+	id, _ := m.Create("/")
+	if got := run(t, m, id, "exec ls /proc/self/fd"); got != "0\n1\n2\n250\n3\n=0" { // 3 is the directory
+		t.Errorf("%q", got)
+	}
+}
+
+// A state that is too large isn't kept, and says so.
+func TestStateLimit(t *testing.T) {
+	m := manager(t, "/bin/bash")
+	id, _ := m.Create("/")
+	if got := run(t, m, id, "export A=1"); got != "=0" {
+		t.Fatal(got)
+	}
+	if got := run(t, m, id, "export A=$(head -c 9000000 /dev/zero | tr '\\0' x)"); got != ErrState.Error() {
+		t.Errorf("%.200q", got)
+	}
+	if got := run(t, m, id, "echo $A"); got != "1\n=0" {
+		t.Errorf("%.200q", got)
+	}
+}
