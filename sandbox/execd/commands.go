@@ -50,12 +50,16 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	if c.Line == "" {
 		return none, sandbox.Errorf(sandbox.CodeInvalid, "the command line is empty")
 	}
-	if err := k.c.require(ctx, wire.FeatureOutput); err != nil {
+	ours, err := k.c.speaks(ctx, wire.FeatureOutput)
+	if err != nil {
 		return none, err
 	}
 	timeout, err := timeoutOf(ctx, c.Timeout)
 	if err != nil {
 		return none, err
+	}
+	if !ours {
+		return foreign{k.c}.stream(ctx, c, timeout, stdout, stderr)
 	}
 	body, err := json.Marshal(wire.CommandRequest{Command: c.Line, Cwd: c.Dir, Envs: c.Env, Timeout: timeout})
 	if err != nil {
