@@ -41,6 +41,7 @@ type Conn struct {
 	resolve Resolver
 	client  *http.Client
 	dir     string // of a sandbox with a foreign execd, for what is ours
+	stall   time.Duration
 
 	mu       sync.Mutex
 	endpoint *sandbox.Endpoint // nil: to be resolved
@@ -55,7 +56,7 @@ func Dial(resolve Resolver, client *http.Client) *Conn {
 	if client == nil {
 		client = shared
 	}
-	return &Conn{resolve: resolve, client: client, dir: foreignDir}
+	return &Conn{resolve: resolve, client: client, dir: foreignDir, stall: foreignStall}
 }
 
 // shared never follows a redirect, since a sandbox's answer must not be able to

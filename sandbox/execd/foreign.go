@@ -328,10 +328,23 @@ func (f foreign) state(ctx context.Context, id foreignID) (state, error) {
 	return s, unreachable(ctx, err)
 }
 
-func (f foreign) status(ctx context.Context, process string) (st sandbox.ProcessStatus, err error) {
+// known parses an id. One that isn't of this form is still asked for, so that
+// only the daemon itself says that a process isn't there.
+func (f foreign) known(ctx context.Context, process string) (foreignID, error) {
 	id, ok := parseForeignID(process)
-	if !ok {
-		return st, sandbox.ErrProcessNotFound
+	if ok {
+		return id, nil
+	}
+	if _, err := f.asked(ctx, foreignID{session: process}); err != nil {
+		return id, err
+	}
+	return id, sandbox.ErrProcessNotFound // a session, but none of ours
+}
+
+func (f foreign) status(ctx context.Context, process string) (st sandbox.ProcessStatus, err error) {
+	id, err := f.known(ctx, process)
+	if err != nil {
+		return st, err
 	}
 	a, err := f.asked(ctx, id)
 	if err != nil {
@@ -359,9 +372,9 @@ func (f foreign) status(ctx context.Context, process string) (st sandbox.Process
 }
 
 func (f foreign) delete(ctx context.Context, process string) error {
-	id, ok := parseForeignID(process)
-	if !ok {
-		return nil
+	id, err := f.known(ctx, process)
+	if err != nil {
+		return err
 	}
 	return f.kill(ctx, id)
 }

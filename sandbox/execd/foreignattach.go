@@ -43,9 +43,9 @@ type standing struct {
 // attach attaches to a process. Whether From is still held is known for
 // certain only from the replay, so a late loser may have displaced a holder.
 func (f foreign) attach(ctx context.Context, process string, o sandbox.AttachOptions) (sandbox.Attachment, error) {
-	id, ok := parseForeignID(process)
-	if !ok {
-		return nil, sandbox.ErrProcessNotFound
+	id, err := f.known(ctx, process)
+	if err != nil {
+		return nil, err
 	}
 	if o.ReadOnly {
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox can't let a process be watched")
@@ -232,8 +232,8 @@ type foreignDialect struct {
 
 // limits: the daemon stops reading while the process leaves more stdin unread
 // than a pipe holds, so little is sent ahead.
-func (*foreignDialect) limits() limits {
-	return limits{message: maxLive, window: 32 << 10, step: 16 << 10, stall: foreignStall, deaf: true}
+func (d *foreignDialect) limits() limits {
+	return limits{message: maxLive, window: 32 << 10, step: 16 << 10, stall: d.f.c.stall, deaf: true}
 }
 
 func (d *foreignDialect) read(a *attachment, t websocket.MessageType, b []byte) ([]sandbox.Frame, error) {

@@ -75,7 +75,10 @@ func (k processes) Delete(ctx context.Context, id string) error {
 	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return err
 	} else if !ours {
-		return foreign{k.c}.delete(ctx, id)
+		if err := (foreign{k.c}).delete(ctx, id); !errors.Is(err, sandbox.ErrProcessNotFound) {
+			return err
+		}
+		return nil
 	}
 	err := processError(k.c.json(ctx, http.MethodDelete, "/pty/"+id, "", nil, nil))
 	if errors.Is(err, sandbox.ErrProcessNotFound) {
