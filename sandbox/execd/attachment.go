@@ -204,7 +204,8 @@ func (a *attachment) ping() {
 		ctx, cancel := context.WithTimeout(context.Background(), pongTime)
 		err := a.ws.Ping(ctx)
 		cancel()
-		if err != nil && !(a.lim.deaf && ctx.Err() != nil && a.unread()) {
+		deaf := a.lim.deaf && ctx.Err() != nil && a.unread()
+		if err != nil && !deaf {
 			a.ws.CloseNow()
 			return
 		}

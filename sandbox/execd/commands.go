@@ -59,7 +59,7 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 		return none, err
 	}
 	if !ours {
-		return foreign{k.c}.stream(ctx, c, timeout, stdout, stderr)
+		return foreign(k).stream(ctx, c, timeout, stdout, stderr)
 	}
 	body, err := json.Marshal(wire.CommandRequest{Command: c.Line, Cwd: c.Dir, Envs: c.Env, Timeout: timeout})
 	if err != nil {

@@ -254,26 +254,32 @@ func (f foreign) kill(ctx context.Context, id foreignID) error {
 	return nil
 }
 
-// start makes a process, or finds the one of the same key. Its key is a file
-// in the sandbox, made by a link, which one of several starts gets.
+var errKeyLost = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox lost the key of a process")
+
+// start makes a process, or finds the one of the same key. Its key is a
+// link in the sandbox, which one of several starts makes.
 func (f foreign) start(ctx context.Context, s sandbox.ProcessSpec) (string, error) {
 	name := fmt.Sprintf("%x", sha256.Sum256([]byte(s.Key)))
 	keys := f.c.dir + "/keys"
-	b, err := f.read(ctx, keys+"/"+name, 256)
+	o, err := f.line(ctx, lastLine(keys, name))
+	last := ""
+	if err == nil {
+		last, err = o.output()
+	}
 	if err != nil {
 		return "", err
 	}
-	stale := strings.TrimSpace(string(b))
-	if known, ok := parseForeignID(stale); ok {
-		_, err := f.asked(ctx, known)
-		if err == nil {
-			return stale, nil
-		}
-		if !errors.Is(err, sandbox.ErrProcessNotFound) {
+	gone, ok := parseForeignID(last)
+	if !ok && last != "" {
+		return "", errKeyLost
+	}
+	if ok {
+		switch _, err := f.asked(ctx, gone); {
+		case err == nil:
+			return last, nil
+		case !errors.Is(err, sandbox.ErrProcessNotFound):
 			return "", err
 		}
-	} else {
-		stale = ""
 	}
 	j := &job{line: s.Line, cwd: s.Dir, env: s.Env, tty: s.TTY}
 	if s.TTY != nil && (s.TTY.Cols == 0 || s.TTY.Rows == 0) {
@@ -287,16 +293,16 @@ func (f foreign) start(ctx context.Context, s sandbox.ProcessSpec) (string, erro
 		return "", err
 	}
 	id, err := f.session(ctx, j)
-	winner, o := "", outcome{}
+	winner := ""
 	if err == nil {
-		o, err = f.line(ctx, claimLine(keys, name, id.String(), stale))
+		o, err = f.line(ctx, claimLine(keys, name, id.String(), gone.nonce))
 	}
 	if err == nil {
 		winner, err = o.output()
 	}
 	if err == nil {
 		if _, ok := parseForeignID(winner); !ok {
-			err = sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox lost the key of a process")
+			err = errKeyLost
 		}
 	}
 	if winner != id.String() && id.nonce != "" {

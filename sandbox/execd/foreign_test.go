@@ -177,7 +177,7 @@ func collect(t testing.TB, a sandbox.Attachment, from int64) (r rest) {
 		if err != nil {
 			t.Fatalf("Recv after %+v: %v", r, err)
 		}
-		if f.Offset != r.next && !(jump && f.Offset > r.next) {
+		if f.Offset != r.next && (!jump || f.Offset < r.next) {
 			t.Fatalf("a frame at %d, want %d", f.Offset, r.next)
 		}
 		jump = f.Exit != nil
@@ -281,7 +281,7 @@ func TestWire03AnObjectWithACodeIsAFailure(t *testing.T) {
 	if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "it can't be started") {
 		t.Errorf("%v", err)
 	}
-	if len(b.s.Requests("DELETE /pty/")) == 0 {
+	if len(b.s.Requests("DELETE /pty/")) < len(b.s.Requests("POST /pty")) {
 		t.Error("the session was left behind")
 	}
 }
@@ -671,7 +671,7 @@ func TestForeignRunsAgain(t *testing.T) {
 
 func TestForeignTerminal(t *testing.T) {
 	b := foreign(t, quirk.Harmless...)
-	id := b.start(sandbox.ProcessSpec{Line: "stty size; trap 'stty size' WINCH; while :; do sleep 0.02; done", TTY: &sandbox.Size{Cols: 101, Rows: 33}})
+	id := b.start(sandbox.ProcessSpec{Line: "trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done", TTY: &sandbox.Size{Cols: 101, Rows: 33}})
 	a := b.attach(id, sandbox.AttachOptions{})
 	until(t, a, "33 101\r\n")
 	if err := a.Resize(ctx(t), sandbox.Size{Cols: 90, Rows: 20}); err != nil {

@@ -179,7 +179,7 @@ func (m *markers) resolve(channel sandbox.Channel, marker bool) {
 // end notes a marker that left bytes of the daemon's follow.
 func (m *markers) end(k mark, left int64) {
 	m.ended[k.channel] = true
-	if m.both && !(m.ended[sandbox.Stdout] && m.ended[sandbox.Stderr]) {
+	if m.both && (!m.ended[sandbox.Stdout] || !m.ended[sandbox.Stderr]) {
 		return
 	}
 	m.giveUp() // nothing of this run is still to come

@@ -28,7 +28,7 @@ func (k processes) Start(ctx context.Context, s sandbox.ProcessSpec) (string, er
 	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return "", err
 	} else if !ours {
-		return foreign{k.c}.start(ctx, s)
+		return foreign(k).start(ctx, s)
 	}
 	req := wire.ProcessRequest{
 		Key: s.Key, Command: s.Line, Cwd: s.Dir, Env: s.Env, User: s.User, Buffer: s.Buffer, Full: wire.FullDropOldest,
@@ -53,7 +53,7 @@ func (k processes) Status(ctx context.Context, id string) (sandbox.ProcessStatus
 	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return sandbox.ProcessStatus{}, err
 	} else if !ours {
-		return foreign{k.c}.status(ctx, id)
+		return foreign(k).status(ctx, id)
 	}
 	var st wire.ProcessStatus
 	if err := k.c.json(ctx, http.MethodGet, "/pty/"+id, "", nil, &st); err != nil {
@@ -75,7 +75,7 @@ func (k processes) Delete(ctx context.Context, id string) error {
 	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return err
 	} else if !ours {
-		if err := (foreign{k.c}).delete(ctx, id); !errors.Is(err, sandbox.ErrProcessNotFound) {
+		if err := foreign(k).delete(ctx, id); !errors.Is(err, sandbox.ErrProcessNotFound) {
 			return err
 		}
 		return nil
@@ -97,7 +97,7 @@ func (k processes) Attach(ctx context.Context, id string, o sandbox.AttachOption
 	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return nil, err
 	} else if !ours {
-		return foreign{k.c}.attach(ctx, id, o)
+		return foreign(k).attach(ctx, id, o)
 	}
 	q := url.Values{"since": {strconv.FormatInt(o.From, 10)}}
 	if o.Takeover {

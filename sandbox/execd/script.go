@@ -167,10 +167,22 @@ func killLine(nonce, dir string) string {
 	return "n=" + nonce + "\n" + sweepLine + "sweep; c=$?; rm -rf -- " + quote(dir) + "; exit $c"
 }
 
-// claimLine makes id the process of a key, unless there is one, and prints
-// which it is. stale is one that is known to be gone, or empty.
-func claimLine(dir, name, id, stale string) string {
+// The process of a key is the last of a chain of links: each names a process,
+// and the next is named for the nonce of the one before, which is known to be
+// gone. So nothing is ever removed, and of several starts one makes a link.
+
+// lastLine prints the last process of a key, or nothing.
+func lastLine(dir, key string) string {
+	return fmt.Sprintf(`f=%s; while [ -e "$f" ]; do id=$(cat "$f"); f=%s.${id##*-[pt]}; done; echo "$id"`,
+		quote(dir+"/"+key), quote(dir+"/"+key))
+}
+
+// claimLine makes id the process of a key that follows last, unless there is
+// one, and prints which it is.
+func claimLine(dir, key, id, last string) string {
+	if last != "" {
+		key += "." + last
+	}
 	return fmt.Sprintf(`mkdir -p -m 700 %[1]s && cd %[1]s || exit 1
-[ "$(cat %[2]s 2>/dev/null)" != '%[4]s' ] || rm -f %[2]s
-printf '%%s\n' %[3]s >.%[3]s && { ln .%[3]s %[2]s 2>/dev/null; rm -f .%[3]s; cat %[2]s; }`, quote(dir), name, id, stale)
+printf '%%s\n' %[3]s >.%[3]s && { ln .%[3]s %[2]s 2>/dev/null; rm -f .%[3]s; cat %[2]s; }`, quote(dir), key, id)
 }

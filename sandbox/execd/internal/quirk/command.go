@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -50,11 +49,11 @@ func (e *stream) send(v any, last bool) {
 	b, _ := json.Marshal(v)
 	switch {
 	case e.s.faults[DataLines] && last:
-		e.w.Write(append([]byte("event: x\ndata: "), b...))
+		_, _ = e.w.Write(append([]byte("event: x\ndata: "), b...))
 	case e.s.faults[DataLines]:
-		e.w.Write(append(append([]byte("data: "), b...), "\n\n"...))
+		_, _ = e.w.Write(append(append([]byte("data: "), b...), "\n\n"...))
 	default:
-		e.w.Write(append(b, "\n\n"...))
+		_, _ = e.w.Write(append(b, "\n\n"...))
 	}
 	_ = http.NewResponseController(e.w).Flush()
 }
@@ -79,7 +78,7 @@ func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
 	if s.faults[BareCode] {
 		e.event("init", rand.Text())
 		b, _ := json.Marshal(map[string]string{"code": "RUNTIME_ERROR", "message": "it can't be started"})
-		w.Write(b)
+		_, _ = w.Write(b)
 		return
 	}
 	c := &command{id: rand.Text(), running: true}
@@ -270,5 +269,4 @@ func (s *Server) commandLogs(w http.ResponseWriter, r *http.Request) {
 		cursor = "0"
 	}
 	w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", cursor)
-	io.WriteString(w, "")
 }

@@ -83,7 +83,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusInternalServerError, "RUNTIME_ERROR", err.Error())
 	default:
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.Write(b)
+		_, _ = w.Write(b)
 	}
 }
 

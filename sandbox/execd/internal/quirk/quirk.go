@@ -112,7 +112,7 @@ func New(faults ...Fault) *Server {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusNotFound)
-		io.WriteString(w, "404 page not found")
+		_, _ = io.WriteString(w, "404 page not found")
 	})
 	s.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -196,7 +196,7 @@ func (s *Server) body(r *http.Request, to any) error {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v)
+	_ = json.NewEncoder(w).Encode(v)
 }
 
 func refuse(w http.ResponseWriter, status int, code, message string) {

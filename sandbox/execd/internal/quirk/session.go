@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,11 +51,11 @@ type holder struct {
 	wmu  sync.Mutex // writes are whole messages
 	gone chan struct{}
 	once sync.Once
-	why  websocket.StatusCode
+	why  atomic.Int64 // websocket.StatusCode, set before gone is closed
 }
 
 func (h *holder) drop(why websocket.StatusCode) {
-	h.once.Do(func() { h.why = why; close(h.gone) })
+	h.once.Do(func() { h.why.Store(int64(why)); close(h.gone) })
 }
 
 // write is one message, within the write deadline.
@@ -380,8 +381,8 @@ func (s *Server) serve(x *session, r *run, h *holder) {
 	case <-s.done:
 	}
 	x.release(h)
-	if h.why != 0 {
-		h.ws.Close(h.why, "")
+	if why := websocket.StatusCode(h.why.Load()); why != 0 {
+		h.ws.Close(why, "")
 	}
 	cancel()
 	h.ws.CloseNow()
