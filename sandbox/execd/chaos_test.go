@@ -10,6 +10,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
@@ -318,6 +321,31 @@ func TestForeignChaos(t *testing.T) {
 	t.Logf("%d disconnects", px.cuts.Load())
 }
 
+// AstraBox's daemon still speaks the older protocol: hidden behind something
+// that doesn't know /version, it is as good as any.
+func TestOursAsAForeignOne(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a foreign execd runs as root")
+	}
+	p := runProgram(t)
+	pass := httputil.NewSingleHostReverseProxy(p.endpoint.URL)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/version" {
+			http.Error(w, "404 page not found", http.StatusNotFound)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close)
+	t.Cleanup(execd.CloseIdleConnections)
+	u, _ := url.Parse(front.URL)
+	b := &box{t: t, tmp: t.TempDir(), conn: execd.Dial(execd.Fixed(sandbox.Endpoint{URL: u, Headers: p.endpoint.Headers}), nil)}
+	b.dir = filepath.Join(b.tmp, "state")
+	b.conn.SetDir(b.dir)
+	b.cmds, b.proc = execd.Commands(b.conn), execd.Processes(b.conn)
+	b.everything()
+}
+
 // usage counts a process's descriptors and threads.
 func usage(t *testing.T, pid int) (fds, threads int) {
 	t.Helper()
@@ -403,7 +431,7 @@ func TestAbortedRequestsLeaveNothing(t *testing.T) {
 		n, _ := usage(t, os.Getpid())
 		return n <= ourFDs
 	})
-	if nowThreads > threads+4 { // the runtime keeps what it needed at once
+	if nowThreads > threads+16 { // the runtime keeps what it needed at once; one for each request would be 200
 		t.Errorf("%d threads, before %d", nowThreads, threads)
 	}
 	if err := goleak.Find(leaks); err != nil {

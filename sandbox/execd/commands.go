@@ -195,7 +195,7 @@ func startError(err error) error {
 	switch {
 	case no.code == wire.CodeTooMany:
 		return sandbox.Errorf(sandbox.CodeCapacity, "%s", no.message)
-	case no.status == http.StatusNotFound && no.code == "":
+	case no.unknownPath():
 		return sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox lacks a call that is needed")
 	case no.status < 500:
 		return sandbox.Errorf(sandbox.CodeInvalid, "%s", no.message)

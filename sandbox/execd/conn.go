@@ -246,7 +246,7 @@ func (c *Conn) speaks(ctx context.Context, feature string) (bool, error) {
 		err := c.json(ctx, http.MethodGet, "/version", "", nil, &v)
 		var no *refusal
 		switch {
-		case errors.As(err, &no) && no.status == http.StatusNotFound && no.code == "":
+		case errors.As(err, &no) && no.unknownPath():
 			foreign = true // the older protocol has no such path
 		case err != nil:
 			return false, err
@@ -293,6 +293,12 @@ func (r *refusal) missing() bool {
 
 const codeBare = "ERROR" // stands for the answers that have an "error" instead of a code
 
+// unknownPath reports whether it is what Go's HTTP servers answer for a path
+// that they don't serve.
+func (r *refusal) unknownPath() bool {
+	return r.status == http.StatusNotFound && string(bytes.TrimSpace(r.body)) == "404 page not found"
+}
+
 // olderCodes are what a foreign execd refuses with. Another code comes from
 // something that stands between.
 var olderCodes = []string{
@@ -305,7 +311,10 @@ var olderCodes = []string{
 // from the daemon, and a refused token, say nothing about what was asked:
 // they are ErrUnreachable.
 func (c *Conn) refused(resp *http.Response) error {
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, errorBodyLimit))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, errorBodyLimit))
+	if err != nil {
+		return lost(err) // half of an answer isn't another answer
+	}
 	r := &refusal{status: resp.StatusCode, body: b}
 	// Only the first value counts: a foreign execd may send two.
 	var e struct {
@@ -326,7 +335,7 @@ func (c *Conn) refused(resp *http.Response) error {
 		return fmt.Errorf("%w: the sandbox refused the token (%w)", sandbox.ErrUnreachable, errStale)
 	case ours && r.code == wire.CodeStopping:
 		return fmt.Errorf("%w: the daemon is stopping", sandbox.ErrUnreachable)
-	case ours, r.status == http.StatusNotFound && r.code == "", foreign && slices.Contains(olderCodes, r.code):
+	case ours, r.unknownPath(), foreign && slices.Contains(olderCodes, r.code):
 		return r
 	}
 	return fmt.Errorf("%w: answered %d by something that isn't execd", sandbox.ErrUnreachable, r.status)

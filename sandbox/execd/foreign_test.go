@@ -678,40 +678,34 @@ func TestForeignTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, a, "20 90\r\n")
+	// An interrupt reaches the foreground of the terminal.
+	id = b.start(sandbox.ProcessSpec{Key: "sleep", Line: "echo up; exec sleep 60", TTY: &sandbox.Size{Cols: 80, Rows: 24}})
+	a = b.attach(id, sandbox.AttachOptions{})
+	until(t, a, "up\r\n")
 	if err := a.Signal(ctx(t), "SIGINT"); err != nil {
 		t.Fatal(err)
 	}
-	got := ""
-	for {
-		f, err := a.Recv(ctx(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got += string(f.Data); f.Exit != nil {
-			if f.Exit.Signal != "SIGINT" {
-				t.Errorf("ended by %+v after %q", f.Exit, got)
-			}
-			break
-		}
+	if got := collect(t, a, 4); !cmp.Equal(got.exits, []string{"1: 130SIGINT"}) {
+		t.Errorf("interrupted: %+v", got)
 	}
-	// The account's own shell, and the end of its input.
-	shell := b.start(sandbox.ProcessSpec{Key: "shell", TTY: &sandbox.Size{Cols: 80, Rows: 24}, Env: map[string]string{"PS1": "ready"}})
+	// The account's own shell.
+	shell := b.start(sandbox.ProcessSpec{Key: "shell", TTY: &sandbox.Size{Cols: 80, Rows: 24}})
 	a = b.attach(shell, sandbox.AttachOptions{})
-	if err := a.Send(ctx(t), []byte("echo ho''me $TERM\n")); err != nil {
+	if err := a.Send(ctx(t), []byte("echo ho''me $TERM; exit 9\n")); err != nil {
 		t.Fatal(err)
 	}
-	until(t, a, "home xterm-256color")
+	if got := collect(t, a, 0); !strings.Contains(got.out, "home xterm-256color") || !cmp.Equal(got.exits, []string{"1: 9"}) {
+		t.Errorf("the shell: %+v", got)
+	}
+	// The end of input.
+	id = b.start(sandbox.ProcessSpec{Key: "cat", Line: "echo up; cat", TTY: &sandbox.Size{Cols: 80, Rows: 24}})
+	a = b.attach(id, sandbox.AttachOptions{})
+	until(t, a, "up\r\n")
 	if err := a.CloseStdin(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
-	for {
-		f, err := a.Recv(ctx(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.Exit != nil {
-			break
-		}
+	if got := collect(t, a, 4); !cmp.Equal(got.exits, []string{"1: 0"}) {
+		t.Errorf("cat: %+v", got)
 	}
 }
 
