@@ -30,6 +30,7 @@ import (
 	"github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/internal/quirk"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // chaosSetting is the number of disconnects that the chaos test forces.
@@ -324,9 +325,7 @@ func TestForeignChaos(t *testing.T) {
 // AstraBox's daemon still speaks the older protocol: hidden behind something
 // that doesn't know /version, it is as good as any.
 func TestOursAsAForeignOne(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a foreign execd runs as root")
-	}
+	machine.NeedRoot(t)
 	p := runProgram(t)
 	pass := httputil.NewSingleHostReverseProxy(p.endpoint.URL)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -23,6 +23,7 @@ import (
 	"github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/internal/quirk"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 const patience = 40 * time.Second
@@ -40,9 +41,7 @@ type box struct {
 
 func foreign(t testing.TB, faults ...quirk.Fault) *box {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a foreign execd runs as root")
-	}
+	machine.NeedRoot(t)
 	before := goleak.IgnoreCurrent()
 	b := &box{t: t, s: quirk.New(faults...), tmp: t.TempDir()}
 	b.dir = filepath.Join(b.tmp, "state")
