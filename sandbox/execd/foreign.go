@@ -28,6 +28,8 @@ const (
 	foreignRing = 1 << 20
 	// killTime bounds the killing of what a command started.
 	killTime = 10 * time.Second
+	// setupTime is how long the making of a session goes on after its caller gave up.
+	setupTime = 2 * time.Second
 	// overtime is how much later than ours the sandbox's own clock kills.
 	overtime = 2 * time.Second
 )
@@ -79,6 +81,9 @@ func (f foreign) session(ctx context.Context, j *job) (foreignID, error) {
 	if err := f.checkDir(ctx, j.cwd); err != nil {
 		return foreignID{}, err
 	}
+	// A request that is given up may still take effect, after its cleaning up.
+	ctx, stop := lag(ctx, setupTime)
+	defer stop()
 	j.nonce = newNonce()
 	j.dir = f.dir(j.nonce)
 	id := foreignID{nonce: j.nonce, terminal: j.tty != nil}
@@ -105,6 +110,21 @@ func (f foreign) session(ctx context.Context, j *job) (foreignID, error) {
 		return id, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox names its sessions in a way that isn't understood")
 	}
 	return id, nil
+}
+
+// lag gives a context that ends some time after ctx does.
+func lag(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		t := time.NewTimer(by)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel()
+		case <-late.Done():
+		}
+	})
+	return late, func() { stop(); cancel() }
 }
 
 // checkDir refuses a directory that isn't there, where that can be asked: the

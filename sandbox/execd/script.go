@@ -162,9 +162,16 @@ func (u *account) groupList() string {
 	return strings.Join(s, ",")
 }
 
-// killLine kills every process of a run and removes its directory.
+// killLine removes a run's directory, without which its shell can't start any
+// more, and kills the shell, which is known by its argument, and then every
+// process of the run. (Its own arguments and grep's don't have that text.)
 func killLine(nonce, dir string) string {
-	return "n=" + nonce + "\n" + sweepLine + "sweep; c=$?; rm -rf -- " + quote(dir) + "; exit $c"
+	return "n=" + nonce + "; rm -rf -- " + quote(dir) + `
+i=0; while [ $i -lt 60 ]; do
+p=$(echo "$n/run" | grep -lsF -f - /proc/[0-9]*/cmdline); [ -n "$p" ] || break
+for f in $p; do f=${f#/proc/}; kill -9 "${f%/cmdline}" 2>/dev/null; done
+i=$((i+1)); [ $i -lt 3 ] || sleep 0.05; done
+` + sweepLine + "sweep"
 }
 
 // The process of a key is the last of a chain of links: each names a process,
