@@ -26,6 +26,10 @@ const (
 	// foreignStall is how long a reader may keep the daemon waiting. After 10 s
 	// it would fail without letting the session go for a minute.
 	foreignStall = 8 * time.Second
+	// lateOutput is more than what may be between the two markers of a run: what
+	// was in a pipe and on its way when the program ended. Offsets count without
+	// markers, so an attachment begins to read so much earlier.
+	lateOutput = 128 << 10
 	// maxReplay is longer than a replay, maxLive than any message after it.
 	maxReplay = foreignRing + 64<<10
 	maxLive   = 256 << 10
@@ -74,7 +78,8 @@ func (f foreign) attach(ctx context.Context, process string, o sandbox.AttachOpt
 // join opens the WebSocket of a session and reads it to where its output is
 // live. A fresh session has its standing given.
 func (f foreign) join(ctx context.Context, id foreignID, o sandbox.AttachOptions, s standing) (_ *attachment, err error) {
-	ws, err := f.socket(ctx, id, o)
+	since := max(0, o.From-lateOutput)
+	ws, err := f.socket(ctx, id, since, o.Takeover)
 	if err != nil {
 		return nil, attachError(err, o.From)
 	}
@@ -84,7 +89,7 @@ func (f foreign) join(ctx context.Context, id foreignID, o sandbox.AttachOptions
 		}
 	}()
 	ws.SetReadLimit(maxReplay)
-	from, replay, err := greeting(ctx, ws, o.From)
+	from, replay, err := greeting(ctx, ws, since)
 	if err != nil {
 		return nil, unreachable(ctx, (&foreignDialect{}).closed(err))
 	}
@@ -97,25 +102,23 @@ func (f foreign) join(ctx context.Context, id foreignID, o sandbox.AttachOptions
 			return nil, err
 		}
 	}
-	d := &foreignDialect{f: f, id: id, s: s, m: newMarkers(id.nonce, id.terminal, o.From, max(s.run, 1))}
+	d := &foreignDialect{f: f, id: id, s: s, from: o.From, m: newMarkers(id.nonce, id.terminal, from, max(s.run, 1))}
 	if s.exited && s.need == 0 {
 		d.m.run = s.end
 	}
-	if run, ok := d.m.firstRun(replay); ok {
-		d.m.run = run
-	}
+	d.m.begin(replay, s.state)
 	frames := d.take(d.m.add(sandbox.Stdout, replay))
 	a := &attachment{ws: ws, d: d}
 	return a.start(frames, d.over()), nil
 }
 
 // socket attaches, and asks again for a moment when somebody holds the session.
-func (f foreign) socket(ctx context.Context, id foreignID, o sandbox.AttachOptions) (*websocket.Conn, error) {
-	q := url.Values{"since": {strconv.FormatInt(o.From, 10)}, "pty": {"0"}}
+func (f foreign) socket(ctx context.Context, id foreignID, since int64, takeover bool) (*websocket.Conn, error) {
+	q := url.Values{"since": {strconv.FormatInt(since, 10)}, "pty": {"0"}}
 	if id.terminal {
 		q.Set("pty", "1")
 	}
-	if o.Takeover {
+	if takeover {
 		q.Set("takeover", "1")
 	}
 	for end := time.Now().Add(heldTime); ; {
@@ -222,6 +225,8 @@ type foreignDialect struct {
 	id foreignID
 	s  standing
 	m  *markers
+	// from is the first byte that is wanted.
+	from int64
 
 	// killed: the shell went, which may not be how the program ended.
 	killed bool
@@ -262,26 +267,37 @@ func (d *foreignDialect) read(a *attachment, t websocket.MessageType, b []byte) 
 		d.m.out = nil
 		d.m.giveUp()
 		d.m.exit(d.m.run, sandbox.Exit{Code: 137, Signal: "SIGKILL"})
-		return d.m.out, errOver
+		d.s.end = min(d.s.end, d.m.exits)
+		return d.take(d.m.out), errOver
 	}
 	return nil, nil
 }
 
-// take adds the end of a run that had ended before the attachment's offset,
-// and leaves out what comes after the last run's end.
-func (d *foreignDialect) take(frames []sandbox.Frame) []sandbox.Frame {
+// take leaves out what was before the attachment's offset and what comes after
+// the last run's end, and adds that end when it isn't in the output any more.
+func (d *foreignDialect) take(frames []sandbox.Frame) (wanted []sandbox.Frame) {
 	if d.s.need > 0 && d.m.raw >= d.s.need && d.m.exits < d.s.run {
 		d.m.out = nil
 		d.m.giveUp()
 		d.m.exit(d.s.run, exitOf(d.s.code))
 		frames = append(frames, d.m.out...)
 	}
-	for i, f := range frames {
-		if f.Exit != nil && f.Run >= d.s.end {
-			return frames[:i+1]
+	for _, f := range frames {
+		last := f.Exit != nil && f.Run >= d.s.end
+		switch early := d.from - f.Offset; {
+		case early <= 0:
+		case last:
+			f.Offset = d.from
+		case f.Exit != nil || early >= int64(len(f.Data)):
+			continue
+		default:
+			f.Offset, f.Data = d.from, f.Data[early:]
+		}
+		if wanted = append(wanted, f); last {
+			break
 		}
 	}
-	return frames
+	return wanted
 }
 
 func (d *foreignDialect) over() bool { return d.m.exits >= d.s.end }

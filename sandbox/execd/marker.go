@@ -199,17 +199,34 @@ func (m *markers) exit(run int, e sandbox.Exit) {
 	m.exits, m.run, m.ended = run, run+1, [3]bool{}
 }
 
-// firstRun gives the run that a replay begins in, if it says so.
-func (m *markers) firstRun(replay []byte) (int, bool) {
+// begin finds out which run a replay begins in, if it says so. A replay may
+// begin between the two markers of a run; st is where the process is.
+func (m *markers) begin(replay []byte, st state) {
+	first := 0
+	var seen [3]bool
 	for {
 		i := bytes.Index(replay, m.head)
 		if i < 0 {
-			return 0, false
+			break
 		}
-		if k, n, _ := m.match(replay[i:]); n > 0 {
-			return k.run, true
+		k, n, _ := m.match(replay[i:])
+		if replay = replay[i+max(n, 1):]; n == 0 {
+			continue
 		}
-		replay = replay[i+1:]
+		if first == 0 {
+			first = k.run
+		}
+		if k.run == first {
+			seen[k.channel] = true
+		}
+	}
+	if first == 0 {
+		return
+	}
+	m.run = first
+	if over := first < st.run || first == st.run && st.exited; m.both && over {
+		// What isn't in the replay came before it.
+		m.ended[sandbox.Stdout], m.ended[sandbox.Stderr] = !seen[sandbox.Stdout], !seen[sandbox.Stderr]
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 	KeepRunning Fault = 7  // a dropped connection leaves the command running
 	LossyLines  Fault = 8  // line ends, bytes and the last newline are lost
 	EarlyExit   Fault = 9  // exit is sent before the output, which is lost
-	OldReplay   Fault = 10 // an offset that is too old gives the oldest, without a word
+	OldReplay   Fault = 10 // a replay from too old an offset is from the oldest (always); stderr is late
 	BusyAfter   Fault = 11 // after an exit or a detach the session stays held for a moment
 	StdinBlocks Fault = 12 // unread stdin keeps every other message from being read
 	StallHolds  Fault = 13 // a reader that stalls keeps the child and the session
@@ -48,7 +48,7 @@ const (
 var Faults = map[Fault]string{
 	DataLines: "data lines", LateEnd: "late end", BareCode: "bare code", CutStream: "cut stream", NoInit: "no init",
 	SameKill: "timeouts look like kills", KeepRunning: "disconnects kill nothing", LossyLines: "lossy lines",
-	EarlyExit: "early exit", OldReplay: "silent gaps", BusyAfter: "busy after exit", StdinBlocks: "stdin blocks",
+	EarlyExit: "early exit", OldReplay: "silent gaps, late stderr", BusyAfter: "busy after exit", StdinBlocks: "stdin blocks",
 	StallHolds: "stalls hold", OddErrors: "odd errors", RootGroup: "root group", TwoValues: "two values", EchoCursor: "echoed cursor",
 }
 

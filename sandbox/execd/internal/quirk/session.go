@@ -188,6 +188,13 @@ func (x *session) read(r *run, channel byte, f *os.File) {
 	buf[0] = channel
 	for {
 		n, err := f.Read(buf[1:])
+		if n > 0 && channel == 2 && x.s.faults[OldReplay] {
+			// Nothing orders the two channels.
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-x.s.done:
+			}
+		}
 		if n > 0 && x.s.faults[EarlyExit] {
 			// What is read at the moment of an exit is late for it.
 			select {
@@ -297,14 +304,9 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	run := x.run
-	replay, gap := x.replay(q.Get("since"))
+	replay := x.replay(q.Get("since"))
 	h.live = true
 	x.mu.Unlock()
-	if gap {
-		h.wmu.Unlock()
-		x.release(h)
-		return
-	}
 	ctx := context.Background()
 	if replay != nil {
 		_ = ws.Write(ctx, websocket.MessageBinary, replay)
@@ -315,22 +317,19 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 	s.serve(x, run, h)
 }
 
-// replay is the message of what is kept from an offset on; nil: nothing. gap
-// ends the attachment of a server that doesn't pass over one.
-func (x *session) replay(since string) (b []byte, gap bool) {
+// replay is the message of what is kept from an offset on; nil: nothing. From
+// an offset that isn't kept it is all that is.
+func (x *session) replay(since string) []byte {
 	oldest := x.total - int64(len(x.ring))
 	from, err := strconv.ParseInt(since, 10, 64)
 	if err != nil || from < oldest {
-		if !x.s.faults[OldReplay] && since != "" {
-			return nil, true
-		}
 		from = oldest
 	}
 	if from >= x.total {
-		return nil, false
+		return nil
 	}
-	b = binary.BigEndian.AppendUint64([]byte{3}, uint64(from))
-	return append(b, x.ring[from-oldest:]...), false
+	b := binary.BigEndian.AppendUint64([]byte{3}, uint64(from))
+	return append(b, x.ring[from-oldest:]...)
 }
 
 func (x *session) release(h *holder) {
