@@ -78,6 +78,7 @@ type Server struct {
 	done   chan struct{}
 
 	mu       sync.Mutex
+	closed   bool
 	requests []string // "METHOD /path" of each
 	bodies   []string // of POST /pty and POST /command
 	sessions map[string]*session
@@ -117,7 +118,13 @@ func New(faults ...Fault) *Server {
 	s.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, r.Method+" "+r.URL.Path)
+		if s.closed {
+			s.mu.Unlock()
+			return
+		}
+		s.wg.Add(1) // the HTTP server doesn't wait for those with a WebSocket
 		s.mu.Unlock()
+		defer s.wg.Done()
 		if r.Header.Get("X-EXECD-ACCESS-TOKEN") != Token {
 			answer(w, http.StatusUnauthorized, map[string]string{"error": "Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN"})
 			return
@@ -137,6 +144,7 @@ func (s *Server) URL() *url.URL {
 func (s *Server) Close() {
 	close(s.done)
 	s.mu.Lock()
+	s.closed = true
 	for _, x := range s.sessions {
 		x.kill()
 	}
