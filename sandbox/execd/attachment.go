@@ -21,21 +21,55 @@ const (
 	// look like one that has gone.
 	framesAhead = 16
 	// sendTime bounds one message to a daemon that doesn't read.
-	sendTime = 15 * time.Second
-	// stdinStep is how much stdin goes into one message.
-	stdinStep = 64 << 10
-
+	sendTime  = 15 * time.Second
 	closeTime = 3 * time.Second
 	pingEvery = 30 * time.Second
 	pongTime  = 30 * time.Second
 )
 
-var errReadOnly = errors.New("execd: a read-only attachment can't send")
+var (
+	errReadOnly = errors.New("execd: a read-only attachment can't send")
+	// errOver: a dialect has given all that there is.
+	errOver = errors.New("nothing more to come")
+	errSlow = errors.New("this attachment was too slow")
+)
 
-// attachment is one WebSocket to a process. Two goroutines belong to it; Close
-// ends and awaits them, and the loss of the connection ends them too.
+// dialect is one of the two protocols that an attachment can speak. read is
+// for the reader's goroutine, the rest for any.
+type dialect interface {
+	// read turns a message into frames, whose data may be of b. Frames that
+	// come with an error are given before it.
+	read(a *attachment, t websocket.MessageType, b []byte) ([]sandbox.Frame, error)
+	// closed says what the end of the connection means: io.EOF, ErrDisplaced
+	// or ErrUnreachable.
+	closed(err error) error
+	// stdin sends one piece, for which there is room.
+	stdin(ctx context.Context, a *attachment, b []byte) error
+	control(ctx context.Context, a *attachment, m wire.ClientMessage) error
+	// detach gives the process up, after what was sent has arrived.
+	detach(ctx context.Context, a *attachment)
+	limits() limits
+}
+
+// limits are how a dialect wants to be treated.
+type limits struct {
+	message int64 // longest message of the daemon
+	window  int64 // stdin that may be in flight
+	step    int   // stdin in one message
+	// stall is how long Recv may keep the reader waiting before the process is
+	// given up; 0: the daemon sees to that.
+	stall time.Duration
+	// deaf: the daemon doesn't answer pings while the process leaves stdin unread.
+	deaf bool
+}
+
+// attachment is one WebSocket to a process: everything that doesn't depend on
+// what is spoken over it. Two goroutines belong to it; Close ends and awaits
+// them, and the loss of the connection ends them too.
 type attachment struct {
 	ws       *websocket.Conn
+	d        dialect
+	lim      limits
 	readOnly bool
 	frames   chan received
 	free     chan []byte   // buffers that Recv has done with
@@ -56,87 +90,97 @@ type attachment struct {
 
 type received struct {
 	frame sandbox.Frame
-	buf   []byte
+	buf   []byte // given back after the frame; nil: another frame needs it too
 }
 
-// newAttachment waits for the daemon's first message and starts reading.
-func newAttachment(ctx context.Context, ws *websocket.Conn, o sandbox.AttachOptions) (sandbox.Attachment, error) {
-	ws.SetReadLimit(wire.OutputHeaderSize + wire.MaxFrame)
-	t, b, err := ws.Read(ctx)
-	var hello wire.Connected
-	if err == nil && (t != websocket.MessageText || json.Unmarshal(b, &hello) != nil || hello.Type != wire.TypeConnected) {
-		err = errors.New("the daemon's first message isn't a greeting")
-	}
-	if err != nil {
-		ws.CloseNow()
-		return nil, unreachable(ctx, closeError(err))
-	}
-	a := &attachment{
-		ws: ws, readOnly: o.ReadOnly,
-		frames: make(chan received, framesAhead), free: make(chan []byte, framesAhead),
-		closing: make(chan struct{}), ended: make(chan struct{}), moved: make(chan struct{}),
-		send: make(chan struct{}, 1), flight: hello.Stdin, written: hello.Written,
-	}
+// start makes an attachment of a WebSocket whose greeting has been read. Recv
+// gives first, then what comes; over: nothing comes.
+func (a *attachment) start(first []sandbox.Frame, over bool) *attachment {
+	a.lim = a.d.limits()
+	a.frames, a.free = make(chan received, framesAhead), make(chan []byte, framesAhead)
+	a.closing, a.ended = make(chan struct{}), make(chan struct{})
+	a.moved, a.send = make(chan struct{}), make(chan struct{}, 1)
 	for range framesAhead {
 		a.free <- nil
 	}
-	a.wg.Go(func() { a.read(o.From) })
+	a.wg.Go(func() { a.read(first, over) })
 	a.wg.Go(a.ping)
-	return a, nil
+	return a
 }
 
 // read is the reader's goroutine. After Close it goes on reading, so that the
 // closing handshake gets through.
-func (a *attachment) read(next int64) {
-	err := a.readFrames(next)
-	a.err = closeError(err)
+func (a *attachment) read(first []sandbox.Frame, over bool) {
+	err := a.pass(first, nil)
+	if err == nil && over {
+		err = errOver
+	}
+	for err == nil {
+		err = a.readMessage()
+	}
+	a.err = a.d.closed(err)
 	close(a.ended)
 	close(a.frames)
 	a.ws.CloseNow()
 }
 
-func (a *attachment) readFrames(next int64) error {
-	for {
-		t, r, err := a.ws.Reader(context.Background()) // Close and the ping end it
-		if err != nil {
-			return err
-		}
-		var buf []byte
+func (a *attachment) readMessage() error {
+	t, r, err := a.ws.Reader(context.Background()) // Close and the ping end it
+	if err != nil {
+		return err
+	}
+	var buf []byte
+	select {
+	case buf = <-a.free:
+	default:
 		select {
 		case buf = <-a.free:
 		case <-a.closing:
-		}
-		if buf, err = readAll(r, buf[:0]); err != nil {
-			return err
-		}
-		f := received{buf: buf}
-		switch {
-		case t == websocket.MessageBinary && len(buf) >= wire.OutputHeaderSize:
-			channel, run, offset := wire.OutputHeader(buf)
-			data := buf[wire.OutputHeaderSize:]
-			if offset != next {
-				return fmt.Errorf("output jumps from byte %d to %d", next, offset)
-			}
-			next += int64(len(data))
-			f.frame = sandbox.Frame{Run: run, Offset: offset, Channel: sandbox.Channel(channel), Data: data}
-		case t == websocket.MessageText:
-			exit, err := a.message(buf, next)
-			if err != nil {
-				return err
-			}
-			if exit == nil {
-				a.giveBack(buf)
-				continue
-			}
-			f.frame = *exit
-		default:
-			return errors.New("a message that isn't of the protocol")
-		}
-		select {
-		case a.frames <- f:
-		case <-a.closing:
+		case <-a.stalled():
+			return errSlow
 		}
 	}
+	if buf, err = readAll(r, buf[:0]); err != nil {
+		return err
+	}
+	frames, err := a.d.read(a, t, buf)
+	if slow := a.pass(frames, buf); slow != nil {
+		return slow
+	}
+	return err
+}
+
+// stalled says when Recv has kept the reader waiting for too long.
+func (a *attachment) stalled() <-chan time.Time {
+	if a.lim.stall == 0 {
+		return nil
+	}
+	return time.After(a.lim.stall)
+}
+
+// pass hands frames to Recv. After Close they are dropped.
+func (a *attachment) pass(frames []sandbox.Frame, buf []byte) error {
+	if len(frames) == 0 && buf != nil {
+		a.giveBack(buf)
+	}
+	for i, f := range frames {
+		r := received{frame: f}
+		if i == len(frames)-1 {
+			r.buf = buf
+		}
+		select {
+		case a.frames <- r:
+			continue
+		default:
+		}
+		select {
+		case a.frames <- r:
+		case <-a.closing:
+		case <-a.stalled():
+			return errSlow
+		}
+	}
+	return nil
 }
 
 // giveBack doesn't wait: there are as many places as buffers, until Close.
@@ -145,25 +189,6 @@ func (a *attachment) giveBack(buf []byte) {
 	case a.free <- buf:
 	default:
 	}
-}
-
-// message handles a text message; a frame is one for Recv.
-func (a *attachment) message(b []byte, next int64) (*sandbox.Frame, error) {
-	var m wire.ServerMessage
-	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, fmt.Errorf("a message that can't be read: %w", err)
-	}
-	switch m.Type {
-	case wire.TypeExit:
-		return &sandbox.Frame{Run: m.Run, Offset: next, Exit: &sandbox.Exit{Code: m.Code, Signal: m.Signal}}, nil
-	case wire.TypeStdin:
-		a.mu.Lock()
-		a.written = max(a.written, m.Written)
-		close(a.moved)
-		a.moved = make(chan struct{})
-		a.mu.Unlock()
-	}
-	return nil, nil // what a later protocol adds is passed over
 }
 
 // ping notices a daemon that has gone without a word.
@@ -179,28 +204,28 @@ func (a *attachment) ping() {
 		ctx, cancel := context.WithTimeout(context.Background(), pongTime)
 		err := a.ws.Ping(ctx)
 		cancel()
-		if err != nil {
+		deaf := a.lim.deaf && ctx.Err() != nil && a.unread()
+		if err != nil && !deaf {
 			a.ws.CloseNow()
 			return
 		}
 	}
 }
 
-// closeError says what the end of the connection means.
-func closeError(err error) error {
-	switch websocket.CloseStatus(err) {
-	case wire.CloseEnd:
-		return io.EOF
-	case wire.CloseTakenOver:
-		return sandbox.ErrDisplaced
-	case wire.CloseLagging:
-		return fmt.Errorf("%w: this attachment was too slow", sandbox.ErrUnreachable)
-	case wire.CloseStopping:
-		return fmt.Errorf("%w: the daemon is stopping", sandbox.ErrUnreachable)
-	case wire.ClosePolicy:
-		return fmt.Errorf("%w: the daemon refused a message", sandbox.ErrUnreachable)
-	}
-	return lost(err)
+// unread reports whether stdin is in flight.
+func (a *attachment) unread() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.flight > a.written
+}
+
+// wrote counts stdin up to total, or n more bytes of it, as taken.
+func (a *attachment) wrote(total, n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.written = max(a.written+n, total)
+	close(a.moved)
+	a.moved = make(chan struct{})
 }
 
 func (a *attachment) Recv(ctx context.Context) (sandbox.Frame, error) {
@@ -235,13 +260,12 @@ func (a *attachment) Send(ctx context.Context, stdin []byte) error {
 	case <-a.ended:
 		return a.err
 	}
-	buf := make([]byte, 1, 1+min(len(stdin), stdinStep))
 	for len(stdin) > 0 {
-		n := min(len(stdin), stdinStep)
+		n := min(len(stdin), a.lim.step)
 		if err := a.reserve(ctx, n); err != nil {
 			return err
 		}
-		if err := a.write(ctx, websocket.MessageBinary, append(buf, stdin[:n]...)); err != nil {
+		if err := a.d.stdin(ctx, a, stdin[:n]); err != nil {
 			return err
 		}
 		stdin = stdin[n:]
@@ -253,7 +277,7 @@ func (a *attachment) Send(ctx context.Context, stdin []byte) error {
 func (a *attachment) reserve(ctx context.Context, n int) error {
 	for {
 		a.mu.Lock()
-		fits := a.flight+int64(n)-a.written <= wire.MaxStdinInFlight
+		fits := a.flight+int64(n)-a.written <= a.lim.window
 		if fits {
 			a.flight += int64(n)
 		}
@@ -299,11 +323,21 @@ func (a *attachment) control(ctx context.Context, m wire.ClientMessage) error {
 	if a.readOnly {
 		return errReadOnly
 	}
+	return a.d.control(ctx, a, m)
+}
+
+// text sends a message of JSON.
+func (a *attachment) text(ctx context.Context, m wire.ClientMessage) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("execd: %w", err)
 	}
 	return a.write(ctx, websocket.MessageText, b)
+}
+
+// input sends a piece of stdin, which both dialects put the same way.
+func (a *attachment) input(ctx context.Context, b []byte) error {
+	return a.write(ctx, websocket.MessageBinary, append([]byte{0}, b...))
 }
 
 func (a *attachment) CloseStdin(ctx context.Context) error {
@@ -343,13 +377,7 @@ func (a *attachment) Close() error {
 		close(a.closing)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
-		b, _ := json.Marshal(wire.ClientMessage{Type: wire.TypeDetach})
-		if a.ws.Write(ctx, websocket.MessageText, b) == nil {
-			select {
-			case <-a.ended:
-			case <-ctx.Done():
-			}
-		}
+		a.d.detach(ctx, a)
 		a.ws.CloseNow()
 	})
 	a.wg.Wait()

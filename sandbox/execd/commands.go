@@ -50,12 +50,16 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	if c.Line == "" {
 		return none, sandbox.Errorf(sandbox.CodeInvalid, "the command line is empty")
 	}
-	if err := k.c.require(ctx, wire.FeatureOutput); err != nil {
+	ours, err := k.c.speaks(ctx, wire.FeatureOutput)
+	if err != nil {
 		return none, err
 	}
 	timeout, err := timeoutOf(ctx, c.Timeout)
 	if err != nil {
 		return none, err
+	}
+	if !ours {
+		return foreign(k).stream(ctx, c, timeout, stdout, stderr)
 	}
 	body, err := json.Marshal(wire.CommandRequest{Command: c.Line, Cwd: c.Dir, Envs: c.Env, Timeout: timeout})
 	if err != nil {
@@ -191,6 +195,8 @@ func startError(err error) error {
 	switch {
 	case no.code == wire.CodeTooMany:
 		return sandbox.Errorf(sandbox.CodeCapacity, "%s", no.message)
+	case no.unknownPath():
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox lacks a call that is needed")
 	case no.status < 500:
 		return sandbox.Errorf(sandbox.CodeInvalid, "%s", no.message)
 	default:

@@ -40,10 +40,13 @@ func Fixed(e sandbox.Endpoint) Resolver {
 type Conn struct {
 	resolve Resolver
 	client  *http.Client
+	dir     string // of a sandbox with a foreign execd, for what is ours
+	stall   time.Duration
 
 	mu       sync.Mutex
 	endpoint *sandbox.Endpoint // nil: to be resolved
 	features []string          // nil: not asked yet
+	foreign  bool              // features were asked for, and it isn't AstraBox's daemon
 }
 
 // Dial makes a Conn. It does no I/O. A nil client means the pool that all
@@ -53,7 +56,7 @@ func Dial(resolve Resolver, client *http.Client) *Conn {
 	if client == nil {
 		client = shared
 	}
-	return &Conn{resolve: resolve, client: client}
+	return &Conn{resolve: resolve, client: client, dir: foreignDir, stall: foreignStall}
 }
 
 // shared never follows a redirect, since a sandbox's answer must not be able to
@@ -101,7 +104,7 @@ func (c *Conn) address(ctx context.Context) (sandbox.Endpoint, error) {
 // forget drops what is known, so that the next request resolves anew.
 func (c *Conn) forget() {
 	c.mu.Lock()
-	c.endpoint, c.features = nil, nil
+	c.endpoint, c.features, c.foreign = nil, nil, false
 	c.mu.Unlock()
 }
 
@@ -196,7 +199,7 @@ func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*htt
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	return nil, refused(resp)
+	return nil, c.refused(resp)
 }
 
 // bytesBody is a request body that can be sent again.
@@ -230,31 +233,43 @@ func (c *Conn) json(ctx context.Context, method, path, query string, in, out any
 	return nil
 }
 
-// require refuses a daemon that lacks a feature. It asks once for each Conn
-// (again after the endpoint was resolved anew).
-func (c *Conn) require(ctx context.Context, feature string) error {
+// speaks reports whether the daemon is AstraBox's own with a feature; false
+// means another execd, which is spoken to over the older protocol. One of ours
+// without the feature is refused. It asks once for each Conn (again after the
+// endpoint was resolved anew).
+func (c *Conn) speaks(ctx context.Context, feature string) (bool, error) {
 	c.mu.Lock()
-	known := c.features
+	known, foreign := c.features, c.foreign
 	c.mu.Unlock()
-	if known == nil {
+	if known == nil && !foreign {
 		var v wire.Version
 		err := c.json(ctx, http.MethodGet, "/version", "", nil, &v)
 		var no *refusal
-		if errors.As(err, &no) && no.status == http.StatusNotFound {
-			return sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox isn't AstraBox's and lacks %s", feature)
+		switch {
+		case errors.As(err, &no) && no.unknownPath():
+			foreign = true // the older protocol has no such path
+		case err != nil:
+			return false, err
+		default:
+			known = append([]string{}, v.Features...)
 		}
-		if err != nil {
-			return err
-		}
-		known = append([]string{}, v.Features...)
 		c.mu.Lock()
-		c.features = known
+		c.features, c.foreign = known, foreign
 		c.mu.Unlock()
 	}
-	if !slices.Contains(known, feature) {
-		return sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox lacks %s", feature)
+	if !foreign && !slices.Contains(known, feature) {
+		return false, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox lacks %s", feature)
 	}
-	return nil
+	return !foreign, nil
+}
+
+// require refuses a daemon that lacks a feature for which there is no other way.
+func (c *Conn) require(ctx context.Context, feature string) error {
+	ours, err := c.speaks(ctx, feature)
+	if err == nil && !ours {
+		return sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox isn't AstraBox's and lacks %s", feature)
+	}
+	return err
 }
 
 // refusal is an answer of the daemon that says no. Callers translate it.
@@ -268,25 +283,62 @@ func (r *refusal) Error() string {
 	return fmt.Sprintf("execd answered %d %s: %s", r.status, r.code, r.message)
 }
 
+// missing reports whether what was named isn't there. The older protocol says
+// so in three ways.
+func (r *refusal) missing() bool {
+	return r.code == wire.CodeNotFound ||
+		r.status == http.StatusNotFound && (r.code == wire.CodeInvalidBody || r.code == wire.CodeFileNotFound) ||
+		r.status == http.StatusInternalServerError && strings.Contains(r.message, "context not found")
+}
+
+const codeBare = "ERROR" // stands for the answers that have an "error" instead of a code
+
+// unknownPath reports whether it is what Go's HTTP servers answer for a path
+// that they don't serve.
+func (r *refusal) unknownPath() bool {
+	return r.status == http.StatusNotFound && string(bytes.TrimSpace(r.body)) == "404 page not found"
+}
+
+// olderCodes are what a foreign execd refuses with. Another code comes from
+// something that stands between.
+var olderCodes = []string{
+	wire.CodeInvalidBody, wire.CodeMissingQuery, wire.CodeRuntime, wire.CodeNotFound, wire.CodeHeld,
+	wire.CodeFileNotFound, codeBare, "INVALID_FILE", "INVALID_FILE_METADATA", "INVALID_FILE_CONTENT", "UNKNOWN",
+	"NOT_SUPPORTED", "SERVICE_UNAVAILABLE",
+}
+
 // refused reads a response that isn't a success. An answer that didn't come
 // from the daemon, and a refused token, say nothing about what was asked:
 // they are ErrUnreachable.
-func refused(resp *http.Response) error {
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, errorBodyLimit))
-	r := &refusal{status: resp.StatusCode, body: b}
-	var e wire.Error
-	if json.Unmarshal(b, &e) == nil {
-		r.code, r.message = e.Code, e.Message
+func (c *Conn) refused(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, errorBodyLimit))
+	if err != nil {
+		return lost(err) // half of an answer isn't another answer
 	}
+	r := &refusal{status: resp.StatusCode, body: b}
+	// Only the first value counts: a foreign execd may send two.
+	var e struct {
+		wire.Error
+		Bare string `json:"error"`
+	}
+	if json.NewDecoder(bytes.NewReader(b)).Decode(&e) == nil {
+		if r.code, r.message = e.Code, e.Message; r.code == "" && e.Bare != "" {
+			r.code, r.message = codeBare, e.Bare
+		}
+	}
+	c.mu.Lock()
+	foreign := c.foreign
+	c.mu.Unlock()
+	ours := resp.Header.Get(wire.HeaderServer) != ""
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
 		return fmt.Errorf("%w: the sandbox refused the token (%w)", sandbox.ErrUnreachable, errStale)
-	case resp.Header.Get(wire.HeaderServer) == "" && (r.status != http.StatusNotFound || r.code != ""):
-		return fmt.Errorf("%w: answered %d by something that isn't execd", sandbox.ErrUnreachable, r.status)
-	case resp.Header.Get(wire.HeaderServer) != "" && r.code == wire.CodeStopping:
+	case ours && r.code == wire.CodeStopping:
 		return fmt.Errorf("%w: the daemon is stopping", sandbox.ErrUnreachable)
+	case ours, r.unknownPath(), foreign && slices.Contains(olderCodes, r.code):
+		return r
 	}
-	return r
+	return fmt.Errorf("%w: answered %d by something that isn't execd", sandbox.ErrUnreachable, r.status)
 }
 
 // unreachable classifies a failure to ask: the context's error when the

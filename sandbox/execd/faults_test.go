@@ -151,6 +151,7 @@ func TestStrangersAnswers(t *testing.T) {
 		code   sandbox.Code // empty: ErrUnreachable
 	}{
 		"a foreign execd":                 {404, "404 page not found", false, sandbox.CodeUnsupported},
+		"a page that isn't there":         {404, "<html>no", false, ""},
 		"an older one of ours":            {200, `{"features":["files.v1"]}`, true, sandbox.CodeUnsupported},
 		"a proxy without the sandbox":     {404, `{"code":"SANDBOX_NOT_FOUND"}`, false, ""},
 		"a gateway":                       {502, "bad gateway", false, ""},
@@ -171,6 +172,17 @@ func TestStrangersAnswers(t *testing.T) {
 			t.Errorf("%s: a process is said to be gone", name)
 		}
 	}
+}
+
+// Half of a refusal isn't another refusal.
+func TestCutRefusals(t *testing.T) {
+	conn := serve(t, map[string]http.HandlerFunc{"GET /version": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, "404 page not found")
+	}})
+	_, err := execd.Commands(conn).Run(t.Context(), sandbox.Command{Line: "true"})
+	isLost(t, "a cut 404", err)
 }
 
 func TestContextsBoundCalls(t *testing.T) {

@@ -25,8 +25,10 @@ func (k processes) Start(ctx context.Context, s sandbox.ProcessSpec) (string, er
 	if s.Key == "" {
 		return "", sandbox.Errorf(sandbox.CodeInvalid, "the process has no key")
 	}
-	if err := k.c.require(ctx, wire.FeatureProcess); err != nil {
+	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return "", err
+	} else if !ours {
+		return foreign(k).start(ctx, s)
 	}
 	req := wire.ProcessRequest{
 		Key: s.Key, Command: s.Line, Cwd: s.Dir, Env: s.Env, User: s.User, Buffer: s.Buffer, Full: wire.FullDropOldest,
@@ -48,8 +50,10 @@ func (k processes) Status(ctx context.Context, id string) (sandbox.ProcessStatus
 	if !processID.MatchString(id) {
 		return sandbox.ProcessStatus{}, sandbox.ErrProcessNotFound
 	}
-	if err := k.c.require(ctx, wire.FeatureProcess); err != nil {
+	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return sandbox.ProcessStatus{}, err
+	} else if !ours {
+		return foreign(k).status(ctx, id)
 	}
 	var st wire.ProcessStatus
 	if err := k.c.json(ctx, http.MethodGet, "/pty/"+id, "", nil, &st); err != nil {
@@ -68,8 +72,13 @@ func (k processes) Delete(ctx context.Context, id string) error {
 	if !processID.MatchString(id) {
 		return nil
 	}
-	if err := k.c.require(ctx, wire.FeatureProcess); err != nil {
+	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return err
+	} else if !ours {
+		if err := foreign(k).delete(ctx, id); !errors.Is(err, sandbox.ErrProcessNotFound) {
+			return err
+		}
+		return nil
 	}
 	err := processError(k.c.json(ctx, http.MethodDelete, "/pty/"+id, "", nil, nil))
 	if errors.Is(err, sandbox.ErrProcessNotFound) {
@@ -85,8 +94,10 @@ func (k processes) Attach(ctx context.Context, id string, o sandbox.AttachOption
 	if o.From < 0 {
 		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the offset is negative")
 	}
-	if err := k.c.require(ctx, wire.FeatureProcess); err != nil {
+	if ours, err := k.c.speaks(ctx, wire.FeatureProcess); err != nil {
 		return nil, err
+	} else if !ours {
+		return foreign(k).attach(ctx, id, o)
 	}
 	q := url.Values{"since": {strconv.FormatInt(o.From, 10)}}
 	if o.Takeover {
@@ -102,7 +113,7 @@ func (k processes) Attach(ctx context.Context, id string, o sandbox.AttachOption
 	if err != nil {
 		return nil, attachError(err, o.From)
 	}
-	return newAttachment(ctx, ws, o)
+	return attachOurs(ctx, ws, o)
 }
 
 // processError translates the refusal of an operation on a known process.
@@ -111,7 +122,7 @@ func processError(err error) error {
 	switch {
 	case err == nil || !errors.As(err, &no):
 		return err
-	case no.code == wire.CodeNotFound:
+	case no.missing():
 		return sandbox.ErrProcessNotFound
 	default:
 		return startError(err)

@@ -12,6 +12,7 @@ import (
 
 // socket opens a WebSocket. ctx bounds the handshake. A refusal is a *refusal;
 // like a request, one that had no effect is tried again at a new endpoint.
+// An empty protocol is the older one, which has no name.
 func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*websocket.Conn, error) {
 	before, err := c.address(ctx)
 	if err != nil {
@@ -31,11 +32,15 @@ func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*webso
 
 func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, protocol string) (*websocket.Conn, error) {
 	u, header := target(e, path, query)
+	var protocols []string
+	if protocol != "" {
+		protocols = []string{protocol}
+	}
 	//nolint:bodyclose // Dial has read the body and replaced it by what it read
 	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
 		HTTPClient:      c.client,
 		HTTPHeader:      header,
-		Subprotocols:    []string{protocol},
+		Subprotocols:    protocols,
 		CompressionMode: websocket.CompressionDisabled,
 	})
 	switch {
@@ -45,7 +50,7 @@ func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, 
 		ws.CloseNow()
 		return nil, sandbox.Errorf(sandbox.CodeUnsupported, "the execd of this sandbox doesn't speak %s", protocol)
 	case ctx.Err() == nil && resp != nil && resp.StatusCode >= 300:
-		return nil, refused(resp)
+		return nil, c.refused(resp)
 	case ctx.Err() == nil && resp != nil:
 		return nil, fmt.Errorf("%w: answered %d instead of a WebSocket", sandbox.ErrUnreachable, resp.StatusCode)
 	}
