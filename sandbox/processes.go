@@ -8,7 +8,8 @@ import "context"
 //
 // Output is numbered in bytes, stdout and stderr together, across runs.
 // Attaching from an offset that is still held replays every byte from there
-// exactly once; from one no longer held it fails with a [*ReplayGapError].
+// exactly once; from one no longer held it fails with a [*ReplayGapError], and
+// from beyond the end with SANDBOX_CONFIG_INVALID.
 type Processes interface {
 	// Start registers a process; the first attachment without NoStart starts
 	// it. The same Key returns the same process.

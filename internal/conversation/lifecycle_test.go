@@ -381,6 +381,9 @@ func TestTerminals(t *testing.T) {
 		if got, err := attach(sandbox.AttachOptions{From: 6}); got != "$ ls\r\n" || err != nil {
 			t.Errorf("after a restart the shell said %q, %v", got, err)
 		}
+		if _, err := attach(sandbox.AttachOptions{From: 1000}); !fault.Is(err, fault.TerminalOffset) {
+			t.Errorf("from a byte that doesn't exist yet: %v", err)
+		}
 		c := w.runtimeIs(id, model.RuntimePaused)
 		list, err := w.s.Terminals(t.Context(), id)
 		if err != nil || len(list) != 1 || list[0].State != model.TerminalGone || !strings.Contains(list[0].Reason, "paused") {

@@ -153,6 +153,11 @@ func (s *Service) AttachTerminal(ctx context.Context, id, terminalID string, o s
 		}
 		return nil, fault.New(fault.TerminalNotFound, reason)
 	}
+	if sandbox.CodeOf(err) == sandbox.CodeInvalid && o.From > 0 {
+		if st, lookErr := processStatus(ctx, h, rec.ProcessID); lookErr == nil && o.From > st.Next {
+			return nil, fault.Wrap(fault.TerminalOffset, err, "")
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

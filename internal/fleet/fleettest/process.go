@@ -189,6 +189,8 @@ func (ps processes) Attach(_ context.Context, id string, o sandbox.AttachOptions
 		return nil, sandbox.ErrProcessHeld
 	case p.spec.Full == sandbox.Block && o.From < p.acked:
 		return nil, &sandbox.ReplayGapError{From: o.From, Oldest: p.acked}
+	case o.From > int64(len(p.out)):
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "the offset lies past the end of the output")
 	}
 	if p.holder != nil {
 		p.holder.fail(sandbox.ErrDisplaced)
