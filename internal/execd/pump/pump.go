@@ -32,17 +32,16 @@ const (
 
 // Pump reads one pipe or terminal.
 type Pump struct {
-	f *os.File
+	f      *os.File
+	linger time.Duration
 
-	taken   atomic.Int64 // bytes read
 	exited  atomic.Bool
-	target  atomic.Int64 // what taken reaches once all that the child wrote was read
 	endedAt atomic.Int64 // nanoseconds since start
 	start   time.Time
 }
 
 // New makes a pump for f, which is in non-blocking mode.
-func New(f *os.File) *Pump { return &Pump{f: f, start: time.Now()} }
+func New(f *os.File) *Pump { return &Pump{f: f, linger: linger, start: time.Now()} }
 
 // Run hands what it reads to sink, whose argument is valid during the call. It
 // returns at the end of the output: open says that somebody still holds the
@@ -50,6 +49,7 @@ func New(f *os.File) *Pump { return &Pump{f: f, start: time.Now()} }
 func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 	buf := make([]byte, minBuffer)
 	wanted := true
+	left := -1 // bytes that the ended child may have in the pipe still; negative: not known
 	for {
 		n, err := p.f.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -58,7 +58,6 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 			n, err = p.look(buf)
 		}
 		if n > 0 {
-			p.taken.Add(int64(n))
 			wanted = wanted && sink(buf[:n])
 		}
 		if err != nil {
@@ -66,7 +65,14 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 			return errors.Is(err, syscall.EAGAIN)
 		}
 		if p.exited.Load() {
-			if p.elapsed()-time.Duration(p.endedAt.Load()) > linger && p.taken.Load() >= p.target.Load() {
+			// Only the reader can tell what it has read, so it looks itself: told
+			// from outside, a piece that was just read counted as one still to come.
+			if left < 0 {
+				left = p.waiting()
+			} else {
+				left = max(0, left-n)
+			}
+			if left == 0 && p.elapsed()-time.Duration(p.endedAt.Load()) > p.linger {
 				return true
 			}
 			// The time that sink took doesn't count as silence.
@@ -108,15 +114,16 @@ func (p *Pump) look(buf []byte) (n int, err error) {
 
 func (p *Pump) elapsed() time.Duration { return time.Since(p.start) }
 
+// waiting is how much is in the pipe.
+func (p *Pump) waiting() (n int) {
+	if rc, err := p.f.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	}
+	return n
+}
+
 // Exited says that the child has ended: what it wrote is in the pipe by now.
 func (p *Pump) Exited() {
-	// The reader may take some between the two: the target is then too high,
-	// and only a pipe that others keep filling makes that matter: it gets there.
-	waiting := 0
-	if rc, err := p.f.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { waiting, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	}
-	p.target.Store(p.taken.Load() + int64(waiting))
 	p.endedAt.Store(int64(p.elapsed()))
 	p.exited.Store(true)
 	_ = p.f.SetReadDeadline(time.Now().Add(silence))

@@ -50,6 +50,31 @@ func TestLatePump(t *testing.T) {
 	}
 }
 
+// What the child wrote is delivered although the time for what others write has
+// passed at once, whenever the end is told while the pump reads.
+func TestEndWhileReading(t *testing.T) {
+	const want = 2 * minBuffer
+	data := string(bytes.Repeat([]byte("x"), want))
+	for range 3000 {
+		p, w := open(t)
+		p.linger = 0
+		write(t, w, data)
+		got := make(chan int, 1)
+		go func() {
+			n := 0
+			p.Run(func(b []byte) bool { n += len(b); return true })
+			got <- n
+		}()
+		p.Exited()
+		n := <-got
+		w.Close()
+		p.f.Close()
+		if n != want {
+			t.Fatalf("%d bytes of %d", n, want)
+		}
+	}
+}
+
 // A holder that stays silent doesn't keep the pump.
 func TestSilentHolder(t *testing.T) {
 	p, w := open(t)
