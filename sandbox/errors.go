@@ -12,25 +12,27 @@ type Code string
 
 // The codes of the seam.
 const (
-	CodeInvalid             Code = "SANDBOX_CONFIG_INVALID"
-	CodeNameInvalid         Code = "SANDBOX_NAME_INVALID"
-	CodeGone                Code = "SANDBOX_GONE"
-	CodeNotFound            Code = "SANDBOX_NOT_FOUND"
-	CodeNotRunning          Code = "SANDBOX_NOT_RUNNING"
-	CodeUnavailable         Code = "SANDBOX_NOT_AVAILABLE"
-	CodeCapacity            Code = "SANDBOX_CAPACITY_UNAVAILABLE"
-	CodeCleanupUnconfirmed  Code = "SANDBOX_CLEANUP_UNCONFIRMED"
-	CodeAssignmentConflict  Code = "SANDBOX_ASSIGNMENT_CONFLICT"
-	CodeAssignmentAmbiguous Code = "SANDBOX_ASSIGNMENT_AMBIGUOUS"
-	CodeCreateInterrupted   Code = "SANDBOX_CREATE_INTERRUPTED"
-	CodeProcessUnsupported  Code = "SANDBOX_PROCESS_SESSIONS_UNSUPPORTED"
-	CodePauseUnsupported    Code = "SANDBOX_PAUSE_UNSUPPORTED"
-	CodeListingUnsupported  Code = "SANDBOX_LISTING_UNSUPPORTED"
-	CodeSignedUnsupported   Code = "SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED"
-	CodeUnsupported         Code = "SANDBOX_UNSUPPORTED"
-	CodePortReserved        Code = "EXPOSE_PORT_RESERVED"
-	CodeBackendUnknown      Code = "SANDBOX_BACKEND_UNKNOWN"
-	CodeBackendDisabled     Code = "SANDBOX_BACKEND_DISABLED"
+	CodeInvalid                 Code = "SANDBOX_CONFIG_INVALID"
+	CodeNameInvalid             Code = "SANDBOX_NAME_INVALID"
+	CodeGone                    Code = "SANDBOX_GONE"
+	CodeNotFound                Code = "SANDBOX_NOT_FOUND"
+	CodeNotRunning              Code = "SANDBOX_NOT_RUNNING"
+	CodeUnavailable             Code = "SANDBOX_NOT_AVAILABLE"
+	CodeCapacity                Code = "SANDBOX_CAPACITY_UNAVAILABLE"
+	CodeCleanupUnconfirmed      Code = "SANDBOX_CLEANUP_UNCONFIRMED"
+	CodeAssignmentConflict      Code = "SANDBOX_ASSIGNMENT_CONFLICT"
+	CodeAssignmentAmbiguous     Code = "SANDBOX_ASSIGNMENT_AMBIGUOUS"
+	CodeCreateInterrupted       Code = "SANDBOX_CREATE_INTERRUPTED"
+	CodeIsolationUnsupported    Code = "SANDBOX_ISOLATION_UNSUPPORTED"
+	CodeIsolatedSessionNotFound Code = "SANDBOX_ISOLATED_SESSION_NOT_FOUND"
+	CodeProcessUnsupported      Code = "SANDBOX_PROCESS_SESSIONS_UNSUPPORTED"
+	CodePauseUnsupported        Code = "SANDBOX_PAUSE_UNSUPPORTED"
+	CodeListingUnsupported      Code = "SANDBOX_LISTING_UNSUPPORTED"
+	CodeSignedUnsupported       Code = "SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED"
+	CodeUnsupported             Code = "SANDBOX_UNSUPPORTED"
+	CodePortReserved            Code = "EXPOSE_PORT_RESERVED"
+	CodeBackendUnknown          Code = "SANDBOX_BACKEND_UNKNOWN"
+	CodeBackendDisabled         Code = "SANDBOX_BACKEND_DISABLED"
 )
 
 // Sentinels for [errors.Is]. An [*Error] matches the sentinel of its code, so
@@ -42,6 +44,8 @@ var (
 	ErrNotFound = errors.New("sandbox: not found")
 	// ErrNotRunning: the sandbox exists and is paused or stopped.
 	ErrNotRunning = errors.New("sandbox: not running")
+	// ErrIsolatedSessionNotFound: the sandbox has no such isolated session.
+	ErrIsolatedSessionNotFound = errors.New("sandbox: no such isolated session")
 	// ErrUnsupported: the backend lacks the operation.
 	ErrUnsupported = errors.New("sandbox: unsupported by this backend")
 	// ErrProbeUnsupported: the backend can't say whether a sandbox exists.
@@ -98,13 +102,13 @@ func codeDefaults(c Code) (status int, retryable bool) {
 		return http.StatusBadRequest, false
 	case CodeGone, CodeNotFound, CodeBackendUnknown:
 		return http.StatusNotFound, false
-	case CodeNotRunning, CodeAssignmentConflict, CodeAssignmentAmbiguous, CodeCreateInterrupted, CodeBackendDisabled:
+	case CodeNotRunning, CodeIsolatedSessionNotFound, CodeAssignmentConflict, CodeAssignmentAmbiguous, CodeCreateInterrupted, CodeBackendDisabled:
 		return http.StatusConflict, false
 	case CodeCapacity:
 		return http.StatusServiceUnavailable, true
 	case CodeCleanupUnconfirmed:
 		return http.StatusBadGateway, true
-	case CodeProcessUnsupported, CodePauseUnsupported, CodeListingUnsupported, CodeSignedUnsupported, CodeUnsupported:
+	case CodeIsolationUnsupported, CodeProcessUnsupported, CodePauseUnsupported, CodeListingUnsupported, CodeSignedUnsupported, CodeUnsupported:
 		return http.StatusNotImplemented, false
 	default:
 		return http.StatusBadGateway, true
@@ -125,6 +129,8 @@ func (e *Error) Is(target error) bool {
 		return e.Code == CodeNotFound
 	case ErrNotRunning:
 		return e.Code == CodeNotRunning
+	case ErrIsolatedSessionNotFound:
+		return e.Code == CodeIsolatedSessionNotFound
 	case ErrUnsupported:
 		return e.Status == http.StatusNotImplemented
 	}
