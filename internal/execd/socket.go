@@ -1,10 +1,12 @@
 package execd
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"syscall"
@@ -59,7 +61,7 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 
 // accept completes the handshake. nil: it failed and was answered.
 func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
-	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+	conn, err := websocket.Accept(wholeFrames{w}, r, &websocket.AcceptOptions{
 		Subprotocols:    []string{wire.ProcessProtocol},
 		CompressionMode: websocket.CompressionDisabled,
 		// The token is in a header, which no web page can make a browser send.
@@ -69,6 +71,22 @@ func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 		return nil
 	}
 	return conn
+}
+
+// wholeFrames gives a WebSocket a write buffer that holds a whole message, so
+// that it goes out in one piece. With net/http's own buffer a large one takes
+// two writes, and wakes the client twice.
+type wholeFrames struct{ http.ResponseWriter }
+
+const frameHeader = 14 // of a WebSocket frame, at most
+
+// Hijack implements [http.Hijacker].
+func (w wholeFrames) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		rw.Writer = bufio.NewWriterSize(conn, frameHeader+wire.OutputHeaderSize+wire.MaxFrame)
+	}
+	return conn, rw, err
 }
 
 // peer is what the two protocols do differently.

@@ -108,7 +108,7 @@ func (p *Process) Attach(o Options) (*Attachment, error) {
 		p.acked = max(p.acked, o.Since)
 	}
 	p.m.attached(a)
-	p.changed.Broadcast()
+	p.wake()
 	return a, nil
 }
 
@@ -141,8 +141,8 @@ func (a *Attachment) Next(buf []byte) (Event, error) {
 			e := Event{Kind: Output, Offset: a.cursor}
 			e.N, e.Run, e.Channel = p.buf.read(a.cursor, buf)
 			a.cursor += int64(e.N)
-			if p.holder == a && !p.spec.Block {
-				p.changed.Broadcast() // there is room
+			if p.holder == a && !p.spec.Block && p.buf.next-a.cursor <= int64(p.buf.max/2) {
+				p.room.Broadcast() // enough for more than one turn each
 			}
 			return e, nil
 		}
@@ -150,7 +150,7 @@ func (a *Attachment) Next(buf []byte) (Event, error) {
 			a.detach(ErrClosed)
 			return Event{Kind: Over}, nil
 		}
-		p.changed.Wait()
+		p.output.Wait()
 	}
 }
 
@@ -175,7 +175,7 @@ func (a *Attachment) WaitStdin(b []byte) {
 	for len(b) > 0 && p.holder == a && p.now != nil && p.now.n == a.run {
 		n := min(len(b), maxStdin-len(p.now.queue))
 		if n == 0 {
-			p.changed.Wait()
+			p.input.Wait()
 			continue
 		}
 		if p.now.accept(b[:n]) != nil {
@@ -191,7 +191,7 @@ func (a *Attachment) CloseStdin() {
 	defer a.p.mu.Unlock()
 	if r := a.p.now; a.p.holder == a && r != nil && r.n == a.run {
 		r.eof = true
-		a.p.changed.Broadcast()
+		a.p.input.Broadcast()
 	}
 }
 
@@ -201,7 +201,7 @@ func (a *Attachment) Ack(offset int64) {
 	defer a.p.mu.Unlock()
 	if a.p.holder == a && offset <= a.cursor && offset > a.p.acked {
 		a.p.acked = offset
-		a.p.changed.Broadcast()
+		a.p.room.Broadcast()
 	}
 }
 
@@ -243,7 +243,7 @@ func (a *Attachment) detach(why error) {
 		a.p.holder = nil
 	}
 	a.p.m.detached(a)
-	a.p.changed.Broadcast()
+	a.p.wake()
 }
 
 // Since is the offset that the attachment began at.

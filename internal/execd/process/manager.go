@@ -67,7 +67,7 @@ func (m *Manager) Register(s Spec) (p *Process, isNew bool, err error) {
 	if s.TTY != nil {
 		p.size = *s.TTY
 	}
-	p.changed = sync.NewCond(&p.mu)
+	p.output.L, p.room.L, p.input.L = &p.mu, &p.mu, &p.mu
 	m.byID[p.ID] = p
 	if s.Key != "" {
 		m.byKey[s.Key] = p

@@ -96,8 +96,13 @@ type Process struct {
 	spec Spec
 	mark string
 
-	mu      sync.Mutex
-	changed *sync.Cond // anything below changed
+	mu sync.Mutex
+	// Who waits for one thing isn't woken by another: output alone may come
+	// many thousand times a second.
+	output sync.Cond // attachments: there is an event for them, or they have ended
+	room   sync.Cond // a run's output: there is room in the buffer
+	input  sync.Cond // stdin: the queue has something, or room
+
 	buf     buffer
 	acked   int64
 	runs    int
@@ -149,15 +154,22 @@ func (p *Process) write(run int, channel byte, b []byte) bool {
 		}
 		room := p.buf.room(p.floor(), run, channel)
 		if room <= 0 {
-			p.changed.Wait()
+			p.room.Wait()
 			continue
 		}
 		n := min(room, len(b))
 		p.buf.append(run, channel, b[:n])
 		b = b[n:]
-		p.changed.Broadcast()
+		p.output.Broadcast()
 	}
 	return true
+}
+
+// wake wakes everybody, after something that all of them look at has changed.
+func (p *Process) wake() {
+	p.output.Broadcast()
+	p.room.Broadcast()
+	p.input.Broadcast()
 }
 
 // floor is the offset from which on nothing may be dropped.
@@ -182,7 +194,7 @@ func (p *Process) delete(ctx context.Context) error {
 	p.mu.Lock()
 	p.deleted = true
 	r, tree := p.now, p.tree()
-	p.changed.Broadcast()
+	p.wake()
 	p.mu.Unlock()
 	if tree.Leader == 0 {
 		return nil // it never ran, so there is nothing to look for among all processes

@@ -86,7 +86,7 @@ func (p *Process) start() error {
 		defer p.m.running.Done()
 		r.watch()
 	}()
-	p.changed.Broadcast()
+	p.wake()
 	return nil
 }
 
@@ -163,7 +163,7 @@ func (r *run) watch() {
 	r.ended = true
 	r.p.now, r.p.last, r.p.taken = nil, &exit, r.accepted
 	r.p.buf.ended(r.n, exit)
-	r.p.changed.Broadcast()
+	r.p.wake()
 	r.p.mu.Unlock()
 
 	r.stdin.Close()
@@ -200,7 +200,8 @@ func (r *run) feed() {
 			if r.queue = r.queue[len(chunk):]; len(r.queue) == 0 {
 				r.queue = nil
 			}
-			r.p.changed.Broadcast()
+			r.p.output.Broadcast() // how much was written
+			r.p.input.Broadcast()
 		case r.eof && !r.broken && r.tty:
 			mu.Unlock()
 			_, _ = r.stdin.Write([]byte{endOfFile})
@@ -210,7 +211,7 @@ func (r *run) feed() {
 			r.broken = true
 			r.stdin.Close()
 		default:
-			r.p.changed.Wait()
+			r.p.input.Wait()
 		}
 	}
 }
@@ -225,7 +226,7 @@ func (r *run) accept(b []byte) error {
 	}
 	r.queue = append(r.queue, b...)
 	r.accepted += int64(len(b))
-	r.p.changed.Broadcast()
+	r.p.input.Broadcast()
 	return nil
 }
 
