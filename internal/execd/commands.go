@@ -88,10 +88,10 @@ func (s *Server) frameCommand(w http.ResponseWriter, r *http.Request, req wire.C
 			return
 		}
 		f.begin()
-		f.sendJSON(wire.FrameFailed, e)
+		f.last(wire.FrameFailed, e)
 		return
 	}
-	f.sendJSON(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})
+	f.last(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})
 }
 
 // frameWriter sends frames from several goroutines.
@@ -144,24 +144,36 @@ func (f *frameWriter) send(t wire.FrameType, b []byte) bool {
 	return f.write(t, b)
 }
 
-func (f *frameWriter) sendJSON(t wire.FrameType, v any) {
+// last writes the last frame. The end of the response sends it, in one piece
+// with itself.
+func (f *frameWriter) last(t wire.FrameType, v any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if b, err := json.Marshal(v); err == nil {
-		f.send(t, b)
+		f.put(t, b)
 	}
 }
 
-// write puts header and payload into one piece: one write to the connection.
+// write sends a frame.
 func (f *frameWriter) write(t wire.FrameType, b []byte) bool {
+	if !f.put(t, b) {
+		return false
+	}
+	f.failed = f.rc.Flush() != nil
+	f.sent = time.Now()
+	return !f.failed
+}
+
+// put gives a frame to the response, header and payload in one piece.
+func (f *frameWriter) put(t wire.FrameType, b []byte) bool {
 	if f.failed || f.over {
 		return false
 	}
 	f.buf = append(f.buf[:0], make([]byte, wire.FrameHeaderSize)...)
 	wire.PutFrameHeader(f.buf, t, len(b))
 	f.buf = append(f.buf, b...)
-	if _, err := f.w.Write(f.buf); err != nil || f.rc.Flush() != nil {
-		f.failed = true
-	}
-	f.sent = time.Now()
+	_, err := f.w.Write(f.buf)
+	f.failed = err != nil
 	return !f.failed
 }
 

@@ -16,6 +16,9 @@ const (
 	eventPing = 3 * time.Second
 	// maxEventLine bounds the text of one event; a longer line comes in pieces.
 	maxEventLine = 1 << 20
+	// eventBuffer is sent as soon as it is full, so that short lines, which
+	// are ten times as long as events, don't make it grow.
+	eventBuffer = 64 << 10
 	// eventStall is how long one write to a client that doesn't read may hold
 	// the command up. The client gets nothing more then; the command runs on.
 	eventStall = 10 * time.Second
@@ -84,7 +87,12 @@ func (e *eventWriter) output(channel byte, b []byte) bool {
 		return false
 	}
 	now := time.Now().UnixMilli()
-	e.lines[channel].add(b, func(line []byte) { e.text(channelName(channel), line, now) })
+	kind := channelName(channel)
+	e.lines[channel].add(b, func(line []byte) {
+		if e.text(kind, line, now); len(e.buf) >= eventBuffer {
+			e.flush()
+		}
+	})
 	return e.flush()
 }
 
@@ -103,7 +111,9 @@ func (e *eventWriter) note(text string) {
 	e.flush()
 }
 
-// end sends what is left of the output and the last event.
+// end writes what is left of the output and the last event. The end of the
+// response sends them, in one piece with itself: a client that stops reading
+// at the last event then leaves a connection that can be used again.
 func (e *eventWriter) end(r command.Result, timeout time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,7 +127,7 @@ func (e *eventWriter) end(r command.Result, timeout time.Duration) {
 		value, trace := exitText(r, timeout)
 		e.failure(value, now.UnixMilli(), trace...)
 	}
-	e.flush()
+	e.write()
 }
 
 // exitText gives an exit as the older protocol words it. A timeout can be told
@@ -148,7 +158,7 @@ func (e *eventWriter) fail(message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.failure(message, time.Now().UnixMilli(), message)
-	e.flush()
+	e.write()
 }
 
 func (e *eventWriter) failure(value string, now int64, trace ...string) {
@@ -181,13 +191,23 @@ func (e *eventWriter) stamp(now int64) {
 }
 
 func (e *eventWriter) flush() bool {
-	if len(e.buf) > 0 && !e.failed && !e.over {
-		// Failing to set a deadline means that the connection is gone, which the write tells.
-		_ = e.rc.SetWriteDeadline(e.deadline())
-		_, err := e.w.Write(e.buf)
-		e.failed = err != nil || e.rc.Flush() != nil
+	if e.write() {
+		e.failed = e.rc.Flush() != nil
 	}
+	return !e.failed
+}
+
+// write gives the events to the response; false: there are none, or it failed.
+func (e *eventWriter) write() bool {
+	events := e.buf
 	e.buf = e.buf[:0]
+	if len(events) == 0 || e.failed || e.over {
+		return false
+	}
+	// Failing to set a deadline means that the connection is gone, which the write tells.
+	_ = e.rc.SetWriteDeadline(e.deadline())
+	_, err := e.w.Write(events)
+	e.failed = err != nil
 	return !e.failed
 }
 

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxRecords and recordTime bound what is remembered of commands that have ended.
+	// maxRecords (an eighth more for a while) and recordTime bound what is
+	// remembered of commands that have ended.
 	maxRecords = 1024
 	recordTime = 24 * time.Hour
 	// maxLog bounds the output kept of a background command; what comes later is dropped.
@@ -89,10 +90,15 @@ func (rs *records) add(content string, kill context.CancelFunc, log *spool) *rec
 	return r
 }
 
-// prune forgets ended commands that are too old or too many, oldest first.
+// prune forgets ended commands that are too old or too many, oldest first. It
+// looks only when the oldest is too old, or when there are so many too many
+// that looking at all of them is paid for.
 func (rs *records) prune() {
-	kept := rs.order[:0]
 	over := len(rs.order) - maxRecords
+	if over < maxRecords/8 && time.Since(rs.order[0].started) < recordTime {
+		return
+	}
+	kept := rs.order[:0]
 	for _, r := range rs.order {
 		r.mu.Lock()
 		ended := !r.finished.IsZero() && (over > 0 || time.Since(r.finished) > recordTime)
