@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,8 +79,10 @@ func (c *Child) Signal(sig syscall.Signal) error {
 type Reaper struct {
 	all bool // reap orphans too
 
-	mu       sync.Mutex // held from a fork until its pid is registered
+	mu       sync.Mutex
 	children map[int]*Child
+	starting int  // forks whose pids aren't registered yet
+	unknown  bool // a child that may be of one of them waits to be reaped
 	oom      *oomScore
 	closed   bool
 
@@ -148,26 +151,51 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	}
 	c := &Child{r: r, done: make(chan struct{})}
 
-	// The lock costs no concurrency: the runtime serialises forks anyway, and
-	// the parent only continues when the child has exec'd.
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, ErrClosed
-	}
-	if r.oom != nil {
-		// The child inherits the score, so there is no moment at which it
-		// runs with the daemon's.
-		r.oom.set(OOMScore)
-		defer r.oom.restore()
+	// The parent only continues when the child has exec'd, which takes its
+	// time on a busy machine. So forks run beside each other, without the lock.
+	if err := r.beginStart(); err != nil {
+		return nil, err
 	}
 	pid, err := forkUnblocked(s.Path, s.Args, attr)
+	c.PID = pid
+	r.endStart(c, err == nil)
 	if err != nil {
 		return nil, &os.PathError{Op: "fork/exec", Path: s.Path, Err: err}
 	}
-	c.PID = pid
-	r.children[pid] = c
 	return c, nil
+}
+
+func (r *Reaper) beginStart() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return ErrClosed
+	}
+	if r.starting == 0 && r.oom != nil {
+		// The child inherits the score, so there is no moment at which it
+		// runs with the daemon's.
+		r.oom.set(OOMScore)
+	}
+	r.starting++
+	return nil
+}
+
+func (r *Reaper) endStart(c *Child, started bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if started {
+		r.children[c.PID] = c
+	}
+	if r.starting--; r.starting == 0 && r.oom != nil {
+		r.oom.restore()
+	}
+	if r.unknown {
+		r.unknown = false
+		select {
+		case r.sigs <- syscall.SIGCHLD:
+		default: // it will look anyway
+		}
+	}
 }
 
 // forkUnblocked starts a program that has no signal blocked: a child inherits
@@ -188,16 +216,29 @@ func forkUnblocked(path string, args []string, attr *syscall.ProcAttr) (pid int,
 func (r *Reaper) reap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all {
-		for {
-			pid, status, ok := wait(-1)
-			if !ok {
+	for r.all {
+		which := -1
+		if r.starting > 0 {
+			if which = waiting(); which == 0 {
 				return
 			}
-			if c := r.children[pid]; c != nil {
-				r.ended(c, status)
+			if r.children[which] == nil {
+				// Perhaps the child of a Start that hasn't registered it yet.
+				// It stays, and its number with it, until then.
+				r.unknown = true
+				break
 			}
 		}
+		pid, status, ok := wait(which)
+		if !ok {
+			return
+		}
+		if c := r.children[pid]; c != nil {
+			r.ended(c, status)
+		}
+	}
+	if !r.all && r.starting > 0 {
+		r.unknown = true // what the signal is about
 	}
 	for pid, c := range r.children {
 		if _, status, ok := wait(pid); ok {
@@ -221,6 +262,23 @@ func wait(pid int) (int, syscall.WaitStatus, bool) {
 			continue
 		}
 		return got, status, err == nil && got > 0
+	}
+}
+
+// waiting gives a child that has ended and can be reaped; 0: there is none.
+func waiting() int {
+	var info struct {
+		_   [3]int32
+		_   [unsafe.Sizeof(uintptr(0)) / 8]int32 // what follows is aligned like a pointer
+		pid int32
+		_   [128]byte
+	}
+	const how = syscall.WEXITED | syscall.WNOHANG | syscall.WNOWAIT
+	for {
+		_, _, err := syscall.Syscall6(syscall.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)), how, 0, 0)
+		if err != syscall.EINTR {
+			return int(info.pid)
+		}
 	}
 }
 

@@ -1,0 +1,69 @@
+package child
+
+import (
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Children that end while others are being started are all reaped, each with
+// its own status, whether or not orphans are reaped beside them.
+func TestStartsBesideEachOther(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for _, all := range []bool{false, true} {
+		t.Run(fmt.Sprintf("all=%v", all), func(t *testing.T) {
+			null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer syscall.Close(null)
+			r := NewReaper(all)
+			defer r.Close()
+			var starters sync.WaitGroup
+			for i := range 16 {
+				starters.Go(func() {
+					for n := range 25 {
+						want := (i + n) % 100
+						c, err := r.Start(Spec{
+							Path: "/bin/sh", Args: []string{"sh", "-c", fmt.Sprintf("exit %d", want)},
+							Dir: "/", Files: []int{null, null, null},
+						})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						select {
+						case <-c.Done():
+						case <-time.After(20 * time.Second):
+							t.Errorf("process %d was never reaped", c.PID)
+							return
+						}
+						if got := c.Exit(); got != (Exit{Code: want}) {
+							t.Errorf("process %d ended with %+v, want code %d", c.PID, got, want)
+						}
+					}
+				})
+			}
+			starters.Wait()
+			if left := r.Running(); len(left) > 0 {
+				t.Errorf("still registered: %v", left)
+			}
+			if r.starting != 0 {
+				t.Errorf("%d starts are counted", r.starting)
+			}
+		})
+	}
+}
+
+func TestStartAfterStop(t *testing.T) {
+	r := NewReaper(false)
+	defer r.Close()
+	r.Stop()
+	if c, err := r.Start(Spec{Path: "/bin/true", Args: []string{"true"}, Dir: "/"}); err != ErrClosed {
+		t.Errorf("Start: %v, %v, want ErrClosed", c, err)
+	}
+}
