@@ -35,6 +35,13 @@ var measures = []measure{
 	{[]string{"create_first_output", "create_first_output_docker", "destroy_proven", "pause", "resume"}, lifecycle},
 	{[]string{"idle_pss"}, idle},
 	{[]string{"turn_overhead", "rss_idle_server", "idle_pss_shell"}, turns},
+	{[]string{"execd_rss_idle"}, withDaemon(daemonMemory)},
+	{[]string{"exec_true", "exec_response_end", "exec_first_output"}, withDaemon(commandTimes)},
+	{[]string{"exec_rate_32"}, withDaemon(commandRate)},
+	{[]string{"lines_rate"}, withDaemon(lineRate)},
+	{[]string{"upload_1k", "upload_256m", "download_256m"}, withDaemon(transfers)},
+	{[]string{"list_10k"}, withDaemon(listings)},
+	{[]string{"stream_pipe", "stream_tty"}, withDaemon(streams)},
 }
 
 // Names are the measures that Options.Only may name.

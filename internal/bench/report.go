@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
 
 // Result is one measure beside its floor, both from the same run. Times are in
-// milliseconds. Ratio is value/floor: above 1 is worse than the floor.
+// milliseconds. Ratio is value/floor, for rates (a unit per second) floor/value:
+// above 1 is worse than the floor.
 type Result struct {
 	Name      string    `json:"name"`
 	Unit      string    `json:"unit"`
@@ -37,7 +39,11 @@ func measured(name, unit, bound string, samples []float64, floorName string, flo
 	r := Result{Name: name, Unit: unit, Bound: bound, Samples: samples, N: len(samples), Value: quantile(samples, 0.5), P99: quantile(samples, 0.99)}
 	if len(floors) > 0 {
 		r.Floors, r.FloorName, r.Floor = floors, floorName, quantile(floors, 0.5)
-		if r.Floor > 0 {
+		switch rate := strings.HasSuffix(unit, "/s"); {
+		case r.Floor <= 0 || r.Value <= 0:
+		case rate:
+			r.Ratio = r.Floor / r.Value
+		default:
 			r.Ratio = r.Value / r.Floor
 		}
 	}

@@ -306,17 +306,20 @@ func (d *direct) feed(ctx context.Context, out []byte, enough func(agentprogram.
 }
 
 // residentBytes is a process's resident set.
-func residentBytes(pid int) (int64, error) {
+func residentBytes(pid int) (int64, error) { return statusBytes(pid, "VmRSS") }
+
+// statusBytes is one of the sizes in /proc/PID/status.
+func statusBytes(pid int, name string) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
 			var kb int64
 			_, err := fmt.Sscan(rest, &kb)
 			return kb << 10, err
 		}
 	}
-	return 0, fmt.Errorf("bench: process %d has no VmRSS", pid)
+	return 0, fmt.Errorf("bench: process %d has no %s", pid, name)
 }
