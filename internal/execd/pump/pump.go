@@ -28,9 +28,6 @@ const (
 
 	minBuffer = 4 << 10
 	maxBuffer = 64 << 10
-	// deepPipe is the size of the pipe of a child that fills the usual one:
-	// it goes on while the daemon is busy with what it has read.
-	deepPipe = 256 << 10
 )
 
 // Pump reads one pipe or terminal.
@@ -51,15 +48,11 @@ func New(f *os.File) *Pump { return &Pump{f: f, linger: linger, start: time.Now(
 // other end. A sink that returns false gets no more, but reading goes on.
 func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 	buf := make([]byte, minBuffer)
-	wanted, deep := true, false
+	wanted := true
 	left := -1 // bytes that the ended child may have in the pipe still; negative: not known
+	var flow flow
 	for {
-		n, err := p.f.Read(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// A passed deadline makes Read fail without looking. On a busy
-			// machine it passes before this goroutine has even run.
-			n, err = p.look(buf)
-		}
+		n, err := p.read(buf, &flow)
 		if n > 0 {
 			wanted = wanted && sink(buf[:n])
 		}
@@ -83,21 +76,9 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 				return false
 			}
 		}
-		switch {
-		case n < len(buf):
-		case n < maxBuffer:
+		if n == len(buf) && n < maxBuffer {
 			buf = make([]byte, min(4*n, maxBuffer))
-		case !deep:
-			deep = true
-			p.deepen()
 		}
-	}
-}
-
-// deepen can't do anything about a failure: not a pipe, or no more allowed.
-func (p *Pump) deepen() {
-	if rc, err := p.f.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, deepPipe) })
 	}
 }
 
