@@ -50,6 +50,9 @@ func TestMain(m *testing.M) {
 		fallthrough
 	default:
 		os.Unsetenv(runMain)
+		if path := os.Getenv(countFile); path != "" {
+			go countGoroutines(path)
+		}
 		main()
 	}
 }
@@ -93,6 +96,7 @@ func ownProc() error {
 type daemon struct {
 	t    *testing.T
 	cmd  *exec.Cmd
+	base string
 	conn *client.Conn
 }
 
@@ -148,7 +152,7 @@ func start(t *testing.T, s setup) *daemon {
 		t.Fatalf("the daemon isn't ready: %q, %v", b, err)
 	}
 	u := &url.URL{Scheme: "http", Host: addr}
-	return &daemon{t, cmd, client.Dial(client.Fixed(sandbox.Endpoint{URL: u, Headers: map[string]string{wire.HeaderToken: token}}), nil)}
+	return &daemon{t, cmd, u.String(), client.Dial(client.Fixed(sandbox.Endpoint{URL: u, Headers: map[string]string{wire.HeaderToken: token}}), nil)}
 }
 
 func pipe(t *testing.T) (r, w *os.File) {
