@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/creack/pty"
@@ -29,7 +30,7 @@ func streams(ctx context.Context, o Options, d *daemon) ([]Result, error) {
 		tty               *sandbox.Size
 		bytes             int64
 	}{
-		{"stream_pipe", fmt.Sprintf("head -c %d /dev/zero | cat", int64(pipeBytes)), "read of its pipe", nil, pipeBytes},
+		{"stream_pipe", fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 63), int64(pipeBytes)), "read of its pipe", nil, pipeBytes},
 		{"stream_tty", fmt.Sprintf("stty raw; head -c %d /dev/zero", int64(ttyBytes)), "read of its terminal", &sandbox.Size{Cols: 80, Rows: 24}, ttyBytes},
 	} {
 		values, floors, err := inTurns(max(o.N/4, 3), func() (time.Duration, error) {

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/creack/pty"
+
 	"github.com/astrabox/astrabox/sandbox"
 	client "github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -55,6 +57,68 @@ func BenchmarkProcessOutput(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkTerminalOutput is BenchmarkProcessOutput in a terminal.
+func BenchmarkTerminalOutput(b *testing.B) {
+	d := start(b)
+	b.SetBytes(1)
+	s := process(b, d, sandbox.ProcessSpec{Line: fmt.Sprintf("stty raw; head -c %d /dev/zero", b.N), TTY: &sandbox.Size{Cols: 80, Rows: 24}})
+	a := s.attach(sandbox.AttachOptions{})
+	for {
+		_, err := a.Recv(b.Context())
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkRawPipe is the least that output takes: a reader of the pipe.
+func BenchmarkRawPipe(b *testing.B) {
+	b.SetBytes(1)
+	cmd := exec.Command("bash", "-c", fmt.Sprintf("head -c %d /dev/zero", b.N))
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	drain(b, out)
+	if err := cmd.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkRawTerminal is the least that a terminal's output takes.
+func BenchmarkRawTerminal(b *testing.B) {
+	b.SetBytes(1)
+	cmd := exec.Command("bash", "-c", fmt.Sprintf("stty raw; head -c %d /dev/zero", b.N))
+	master, err := pty.Start(cmd)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer master.Close()
+	drain(b, master)
+	if err := cmd.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func drain(b *testing.B, out io.Reader) {
+	buf := make([]byte, 64<<10)
+	got := 0
+	for err := error(nil); err == nil; {
+		var n int
+		n, err = out.Read(buf)
+		got += n
+	}
+	if got != b.N {
+		b.Fatalf("%d bytes of %d", got, b.N)
 	}
 }
 

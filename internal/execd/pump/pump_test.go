@@ -130,3 +130,32 @@ func TestDiscarder(t *testing.T) {
 	}
 	syscall.Close(fd)
 }
+
+// A stream that comes fast, stops, and comes fast again arrives as it was
+// written, and its child's end is seen however the stream was being read.
+func TestFastStream(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		p, w := open(t)
+		want := make([]byte, 3<<20)
+		for i := range want {
+			want[i] = byte(i * 31 >> 3)
+		}
+		result := make(chan bool, 1)
+		var got bytes.Buffer
+		go func() { result <- p.Run(func(b []byte) bool { got.Write(b); return true }) }()
+		for rest := want; len(rest) > 0; {
+			n := min(len(rest), 8<<10)
+			write(t, w, string(rest[:n]))
+			if rest = rest[n:]; len(rest) == len(want)/2 {
+				<-time.After(2 * patience * moment) // long enough to be slow again
+			}
+		}
+		if !held {
+			w.Close()
+		}
+		p.Exited()
+		if stillOpen := <-result; stillOpen != held || !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("held %v: open %v, %d bytes of %d", held, stillOpen, got.Len(), len(want))
+		}
+	}
+}
