@@ -146,7 +146,7 @@ func (r *run) watch() {
 	open := make([]bool, len(r.outputs))
 	var reading, writing sync.WaitGroup
 	for i, o := range r.outputs {
-		pumps[i] = pump.New(o.file)
+		pumps[i] = pump.NewCollecting(o.file)
 		reading.Go(func() {
 			open[i] = pumps[i].Run(func(b []byte) bool { return r.p.write(r.n, o.channel, b) })
 		})

@@ -15,18 +15,19 @@ const (
 	fastTime  = 10 * time.Millisecond
 	// moment is how long a fast stream collects, and patience how many moments
 	// without a byte make it a slow one again.
-	moment   = 200 * time.Microsecond
-	patience = 40
+	moment   = 30 * time.Microsecond // the kernel adds its timer slack of 50 µs
+	patience = 100
 	// deepPipe is the size of a fast stream's pipe: its child goes on meanwhile.
 	deepPipe = 256 << 10
 )
 
-// flow tells a fast stream from others. Waiting for each piece of a fast one
-// costs more than the piece, since the child, the daemon and the client wake
-// each other for it; so it is let collect in its pipe for a moment instead.
+// flow tells a fast stream from others. It gets a deep pipe. Waiting for each
+// piece of a fast one costs more than the piece, since the child, the daemon and
+// the client wake each other for it; so where the sink only stores what it gets,
+// and would wake somebody for the rest, it is let collect for a moment instead.
 type flow struct {
 	fast  bool
-	never bool // not a pipe, or one that can't be made deep
+	never bool // not a pipe, or one that can't be made deep, or not to collect
 	short bool // the last read took all that there was
 	begun time.Time
 	bytes int
@@ -49,7 +50,7 @@ func (p *Pump) read(buf []byte, f *flow) (n int, err error) {
 	}
 	f.short = n < len(buf)
 	if !f.fast && !f.never && f.reached(n) {
-		f.fast = p.deepen()
+		f.fast = p.deepen() && p.collects
 		f.never = !f.fast
 	}
 	return n, err

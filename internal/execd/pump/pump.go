@@ -32,8 +32,9 @@ const (
 
 // Pump reads one pipe or terminal.
 type Pump struct {
-	f      *os.File
-	linger time.Duration
+	f        *os.File
+	linger   time.Duration
+	collects bool
 
 	exited  atomic.Bool
 	endedAt atomic.Int64 // nanoseconds since start
@@ -42,6 +43,12 @@ type Pump struct {
 
 // New makes a pump for f, which is in non-blocking mode.
 func New(f *os.File) *Pump { return &Pump{f: f, linger: linger, start: time.Now()} }
+
+// NewCollecting makes a pump for a sink that takes hardly any time, because it
+// only stores what it gets: fast output comes to it in larger pieces.
+func NewCollecting(f *os.File) *Pump {
+	return &Pump{f: f, linger: linger, collects: true, start: time.Now()}
+}
 
 // Run hands what it reads to sink, whose argument is valid during the call. It
 // returns at the end of the output: open says that somebody still holds the

@@ -134,8 +134,10 @@ func TestDiscarder(t *testing.T) {
 // A stream that comes fast, stops, and comes fast again arrives as it was
 // written, and its child's end is seen however the stream was being read.
 func TestFastStream(t *testing.T) {
-	for _, held := range []bool{false, true} {
+	for i := range 4 {
+		held, collects := i&1 != 0, i&2 != 0
 		p, w := open(t)
+		p.collects = collects
 		want := make([]byte, 3<<20)
 		for i := range want {
 			want[i] = byte(i * 31 >> 3)
@@ -155,7 +157,7 @@ func TestFastStream(t *testing.T) {
 		}
 		p.Exited()
 		if stillOpen := <-result; stillOpen != held || !bytes.Equal(got.Bytes(), want) {
-			t.Errorf("held %v: open %v, %d bytes of %d", held, stillOpen, got.Len(), len(want))
+			t.Errorf("collects %v, held %v: open %v, %d bytes of %d", collects, held, stillOpen, got.Len(), len(want))
 		}
 	}
 }
