@@ -90,8 +90,11 @@ const maxTail = 4 << 10
 
 func (t *tail) Read(p []byte) (int, error) {
 	n, err := t.ReadCloser.Read(p)
-	t.last = append(t.last, p[max(0, n-maxTail):n]...)
-	t.last = t.last[max(0, len(t.last)-maxTail):]
+	end := p[max(0, n-maxTail):n]
+	if over := len(t.last) + len(end) - maxTail; over > 0 {
+		t.last = t.last[:copy(t.last, t.last[over:])]
+	}
+	t.last = append(t.last, end...)
 	return n, err
 }
 
@@ -185,7 +188,14 @@ func (b *batch) content(p *pair, part io.Reader) error {
 	buf := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buf)
 	for {
-		n, err := part.Read(buf[:])
+		// A part comes in small pieces. Not io.ReadFull, whose error for a
+		// short end is also that of a body that was cut off.
+		n, err := 0, error(nil)
+		for n < len(buf) && err == nil {
+			var m int
+			m, err = part.Read(buf[n:])
+			n += m
+		}
 		if p.err == nil {
 			_, p.err = to.Write(buf[:n])
 		}
