@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// maxRecords (an eighth more for a while) and recordTime bound what is
-	// remembered of commands that have ended.
+	// maxRecords and recordTime bound what is remembered of commands that have ended.
 	maxRecords = 1024
 	recordTime = 24 * time.Hour
 	// maxLog bounds the output kept of a background command; what comes later is dropped.
@@ -91,28 +90,29 @@ func (rs *records) add(content string, kill context.CancelFunc, log *spool) *rec
 }
 
 // prune forgets ended commands that are too old or too many, oldest first. It
-// looks only when the oldest is too old, or when there are so many too many
-// that looking at all of them is paid for.
+// looks no further than the newest that it may have to forget.
 func (rs *records) prune() {
 	over := len(rs.order) - maxRecords
-	if over < maxRecords/8 && time.Since(rs.order[0].started) < recordTime {
-		return
-	}
-	kept := rs.order[:0]
-	for _, r := range rs.order {
+	kept := 0
+	for i, r := range rs.order {
+		if over <= 0 && time.Since(r.started) <= recordTime {
+			kept += copy(rs.order[kept:], rs.order[i:])
+			break
+		}
 		r.mu.Lock()
 		ended := !r.finished.IsZero() && (over > 0 || time.Since(r.finished) > recordTime)
 		r.mu.Unlock()
 		if !ended {
-			kept = append(kept, r)
+			rs.order[kept] = r
+			kept++
 			continue
 		}
 		over--
 		delete(rs.byID, r.id)
 		r.log.close()
 	}
-	clear(rs.order[len(kept):])
-	rs.order = kept
+	clear(rs.order[kept:])
+	rs.order = rs.order[:kept]
 }
 
 // forget drops the record of a command that wasn't started.

@@ -28,6 +28,10 @@ var ErrClosed = errors.New("child: the daemon is stopping")
 // dies, not the daemon that reports it.
 const OOMScore = 500
 
+// maxForks bounds how many forks run at a time. More make nothing faster, and
+// each needs a thread, which the runtime then keeps.
+const maxForks = 4
+
 // Spec is a program to start. It leads its own session, so that a signal to
 // its process group reaches what it started.
 type Spec struct {
@@ -79,6 +83,8 @@ func (c *Child) Signal(sig syscall.Signal) error {
 type Reaper struct {
 	all bool // reap orphans too
 
+	forks chan struct{} // one entry for each fork; full: others wait
+
 	mu       sync.Mutex
 	children map[int]*Child
 	starting int  // forks whose pids aren't registered yet
@@ -97,6 +103,7 @@ type Reaper struct {
 func NewReaper(all bool) *Reaper {
 	r := &Reaper{
 		all:      all,
+		forks:    make(chan struct{}, maxForks),
 		children: map[int]*Child{},
 		sigs:     make(chan os.Signal, 1),
 		quit:     make(chan struct{}),
@@ -153,6 +160,8 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 
 	// The parent only continues when the child has exec'd, which takes its
 	// time on a busy machine. So forks run beside each other, without the lock.
+	r.forks <- struct{}{}
+	defer func() { <-r.forks }()
 	if err := r.beginStart(); err != nil {
 		return nil, err
 	}
