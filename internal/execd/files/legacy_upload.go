@@ -200,7 +200,7 @@ func (b *batch) content(p *pair, part io.Reader) error {
 			_, p.err = to.Write(buf[:n])
 		}
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return badRequest(codeInvalidFile, "the body can't be read: %s", err)
