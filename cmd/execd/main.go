@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -29,10 +28,6 @@ func main() {
 	if err := child.Prepare(); err != nil {
 		fail(err)
 	}
-	// A fork holds one of the runtime's processors until the child has exec'd.
-	// With one more than there are, the rest goes on meanwhile; two more make
-	// streams slower than they make commands faster.
-	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
 	debug.SetGCPercent(50) // a small heap, in a memory limit that it shares with the workload
 	o, err := options(os.Args[1:])
 	if err != nil {
