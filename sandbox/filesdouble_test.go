@@ -88,7 +88,7 @@ func (f plainFiles) List(ctx context.Context, dir string, depth int) (iter.Seq2[
 	return func(yield func(sandbox.FileInfo, error) bool) {
 		_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 			if err != nil || p == dir {
-				return nil
+				return nil //nolint:nilerr // the directory itself, or what vanished
 			}
 			if st, err := d.Info(); err == nil && !yield(describe(p, st), ctx.Err()) {
 				return fs.SkipAll
