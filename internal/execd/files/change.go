@@ -87,7 +87,7 @@ func (s *service) mkdir(sc *scope, path string, a attr) error {
 		return err
 	}
 	defer unix.Close(made) //nolint:errcheck // an O_PATH descriptor
-	if err := a.over(0o755, 0, 0).give(made); err != nil {
+	if err := a.over(0o755, s.uid, s.gid).give(made); err != nil {
 		return err
 	}
 	err = unix.Renameat2(fd, name, at.dir, at.base, unix.RENAME_NOREPLACE)

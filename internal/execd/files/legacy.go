@@ -23,7 +23,7 @@ import (
 )
 
 // The older interface: /files and /directories. Paths are absolute or relative
-// to the daemon's directory, literal, and never confined. A batch runs in order
+// to the daemon's directory, literal, and confined only where Config.Root is set. A batch runs in order
 // (sorted, where it is a map) up to the first failure, which names its path.
 
 // maxLegacyBody limits a JSON body of the older interface.
@@ -96,14 +96,22 @@ func oldQuery(r *http.Request) (url.Values, error) {
 }
 
 // oldPath gives the one path of a request.
-func oldPath(q url.Values) (string, error) {
+func (s *service) oldPath(q url.Values) (string, error) {
 	if q.Get("path") == "" {
 		return "", badRequest(wire.CodeMissingQuery, "missing query parameter 'path'")
 	}
-	return absolute(q.Get("path"))
+	return s.absolute(q.Get("path"))
 }
 
-func absolute(p string) (string, error) {
+// absolute gives a path as the scope takes it. Below a root, an absolute path
+// that lies elsewhere begins at the root.
+func (s *service) absolute(p string) (string, error) {
+	if root := s.all.root; s.all.held {
+		if _, ok := below(root, p); ok {
+			return p, nil
+		}
+		return root + "/" + strings.TrimLeft(p, "/"), nil
+	}
 	if strings.HasPrefix(p, "/") {
 		return p, nil
 	}
@@ -181,10 +189,8 @@ func oldFileOf(p string, st *unix.Stat_t, n namer) oldFile {
 	return f
 }
 
-var anywhere = &scope{fd: unix.AT_FDCWD}
-
-func statPath(p string) (*unix.Stat_t, error) {
-	fd, err := anywhere.open(p, unix.O_NOFOLLOW)
+func (s *service) statPath(p string) (*unix.Stat_t, error) {
+	fd, err := s.all.open(p, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}
@@ -200,11 +206,11 @@ func (s *service) oldInfo(w http.ResponseWriter, r *http.Request) error {
 	}
 	out, n := map[string]oldFile{}, newNamer(s.accounts)
 	for _, given := range q["path"] {
-		p, err := absolute(given)
+		p, err := s.absolute(given)
 		if err != nil {
 			return err
 		}
-		st, err := statPath(p)
+		st, err := s.statPath(p)
 		if err != nil {
 			return named(err, given)
 		}
@@ -215,13 +221,13 @@ func (s *service) oldInfo(w http.ResponseWriter, r *http.Request) error {
 }
 
 // eachPath calls do for every path of the query.
-func eachPath(r *http.Request, do func(p string) error) error {
+func (s *service) eachPath(r *http.Request, do func(p string) error) error {
 	q, err := oldQuery(r)
 	if err != nil {
 		return err
 	}
 	for _, given := range q["path"] {
-		p, err := absolute(given)
+		p, err := s.absolute(given)
 		if err == nil {
 			err = do(p)
 		}
@@ -233,8 +239,8 @@ func eachPath(r *http.Request, do func(p string) error) error {
 }
 
 func (s *service) oldRemove(_ http.ResponseWriter, r *http.Request) error {
-	return eachPath(r, func(p string) error {
-		at, err := anywhere.place(p, false)
+	return s.eachPath(r, func(p string) error {
+		at, err := s.all.place(p, false)
 		if missing(err) {
 			return nil
 		}
@@ -250,7 +256,7 @@ func (s *service) oldRemove(_ http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *service) oldRemoveDirs(_ http.ResponseWriter, r *http.Request) error {
-	return eachPath(r, func(p string) error { return removePath(r.Context(), anywhere, p, true) })
+	return s.eachPath(r, func(p string) error { return removePath(r.Context(), s.all, p, true) })
 }
 
 func (s *service) oldMove(_ http.ResponseWriter, r *http.Request) error {
@@ -262,21 +268,21 @@ func (s *service) oldMove(_ http.ResponseWriter, r *http.Request) error {
 		if item.Src == "" || item.Dest == "" {
 			return badRequest(wire.CodeInvalidBody, "an item has no src or no dest")
 		}
-		src, err := absolute(item.Src)
+		src, err := s.absolute(item.Src)
 		if err != nil {
 			return err
 		}
-		dest, err := absolute(item.Dest)
+		dest, err := s.absolute(item.Dest)
 		if err != nil {
 			return err
 		}
-		if _, err := statPath(src); err != nil {
+		if _, err := s.statPath(src); err != nil {
 			return named(err, item.Src)
 		}
 		if err := s.parents(dest, attr{}); err != nil {
 			return named(err, item.Dest)
 		}
-		if err := move(anywhere, src, dest, unix.RENAME_NOREPLACE); err != nil {
+		if err := move(s.all, src, dest, unix.RENAME_NOREPLACE); err != nil {
 			return err
 		}
 	}
@@ -286,7 +292,7 @@ func (s *service) oldMove(_ http.ResponseWriter, r *http.Request) error {
 // parents makes the directories above p.
 func (s *service) parents(p string, a attr) error {
 	parent, _ := split(strings.TrimRight(p, "/"))
-	_, err := s.mkdirAll(anywhere, parent, a, a)
+	_, err := s.mkdirAll(s.all, parent, a, a)
 	return err
 }
 
@@ -296,7 +302,7 @@ func (s *service) oldPermissions(_ http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.eachAttr(items, func(p string, a attr) error {
-		fd, err := anywhere.open(p, 0)
+		fd, err := s.all.open(p, 0)
 		if err != nil {
 			return err
 		}
@@ -311,7 +317,7 @@ func (s *service) oldMakeDirs(_ http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.eachAttr(items, func(p string, a attr) error {
-		_, err := s.mkdirAll(anywhere, p, a, attr{uid: a.uid, gid: a.gid})
+		_, err := s.mkdirAll(s.all, p, a, attr{uid: a.uid, gid: a.gid})
 		return err
 	})
 }
@@ -327,7 +333,7 @@ func (s *service) eachAttr(items map[string]oldAttr, do func(p string, a attr) e
 		}
 	}
 	for i, g := range given {
-		p, err := absolute(g)
+		p, err := s.absolute(g)
 		if err == nil {
 			err = do(p, attrs[i])
 		}

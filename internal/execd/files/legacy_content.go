@@ -23,7 +23,7 @@ func (s *service) oldDownload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := oldPath(q)
+	p, err := s.oldPath(q)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (s *service) oldDownload(w http.ResponseWriter, r *http.Request) error {
 	if lines && r.Header.Get("Range") != "" {
 		return badRequest(wire.CodeInvalidBody, "offset and limit exclude a Range")
 	}
-	f, st, err := openContent(anywhere, p)
+	f, st, err := openContent(s.all, p)
 	switch failed := (*failure)(nil); {
 	case errors.Is(err, unix.EISDIR):
 		return badRequest(wire.CodeInvalidBody, "the path is a directory")
@@ -136,7 +136,7 @@ func (s *service) oldReplace(w http.ResponseWriter, r *http.Request) error {
 	}
 	results := map[string]result{}
 	for _, given := range slices.Sorted(maps.Keys(items)) {
-		p, err := absolute(given)
+		p, err := s.absolute(given)
 		n := 0
 		if err == nil {
 			n, err = s.replaceIn(p, []byte(items[given].Old), []byte(items[given].New))
@@ -155,12 +155,12 @@ func (s *service) oldReplace(w http.ResponseWriter, r *http.Request) error {
 // replaceIn writes a file anew with every old replaced, unless there is none.
 // A change by another meanwhile fails it.
 func (s *service) replaceIn(p string, old, replacement []byte) (n int, err error) {
-	f, st, err := openContent(anywhere, p)
+	f, st, err := openContent(s.all, p)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	u, err := s.begin(anywhere, p, target{ifUnchanged: versionOf(st)})
+	u, err := s.begin(s.all, p, target{ifUnchanged: versionOf(st)})
 	if err != nil {
 		return 0, err
 	}

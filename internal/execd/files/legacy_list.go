@@ -67,7 +67,7 @@ func (s *service) oldList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := oldPath(q)
+	p, err := s.oldPath(q)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *service) oldList(w http.ResponseWriter, r *http.Request) error {
 			return badRequest(wire.CodeInvalidBody, "depth %s isn't a number from 0", strconv.QuoteToASCII(text))
 		}
 	}
-	st, err := statPath(p)
+	st, err := s.statPath(p)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (s *service) oldSearch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	p, err := oldPath(q)
+	p, err := s.oldPath(q)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *service) oldSearch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	st, err := statPath(p)
+	st, err := s.statPath(p)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *service) oldSearch(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *service) oldTree(w http.ResponseWriter, r *http.Request, p string, depth int, keep func(string, *unix.Stat_t) bool) error {
-	dir, err := openDir(nil, p)
+	dir, err := s.openDir(p)
 	if errors.Is(err, unix.ENOTDIR) {
 		return badRequest(wire.CodeInvalidBody, "the path is not a directory")
 	}

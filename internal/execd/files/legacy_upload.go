@@ -159,7 +159,7 @@ func (b *batch) metadata(p *pair, part io.Reader) error {
 		return badRequest(codeInvalidMetadata, "the metadata has no path")
 	}
 	p.named, p.want.newMode = true, 0o755
-	if p.path, err = absolute(m.Path); err != nil {
+	if p.path, err = b.s.absolute(m.Path); err != nil {
 		return err
 	}
 	p.want.attr, p.err = b.s.oldAttr(m.oldAttr)
@@ -213,16 +213,16 @@ func (b *batch) begin(p *pair) (err error) {
 	if strings.HasSuffix(p.path, "/") {
 		return unix.EISDIR
 	}
-	p.up, err = b.s.begin(anywhere, p.path, p.want)
+	p.up, err = b.s.begin(b.s.all, p.path, p.want)
 	if !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	owner := attr{uid: p.want.uid, gid: p.want.gid}
 	parent, _ := split(p.path)
-	if p.made, err = b.s.mkdirAll(anywhere, parent, owner, owner); err != nil {
+	if p.made, err = b.s.mkdirAll(b.s.all, parent, owner, owner); err != nil {
 		return err
 	}
-	p.up, err = b.s.begin(anywhere, p.path, p.want)
+	p.up, err = b.s.begin(b.s.all, p.path, p.want)
 	return err
 }
 
@@ -257,7 +257,7 @@ func (b *batch) release() {
 			p.spool.Close() //nolint:errcheck // has no name any more
 		}
 		for i := len(p.made) - 1; i >= 0 && !p.done; i-- {
-			if at, err := anywhere.place(p.made[i], false); err == nil {
+			if at, err := b.s.all.place(p.made[i], false); err == nil {
 				unix.Unlinkat(at.dir, at.base, unix.AT_REMOVEDIR) //nolint:errcheck // others use it
 				at.close()
 			}

@@ -125,7 +125,13 @@ func openDir(roots []string, path string) (*os.File, error) {
 		return nil, err
 	}
 	defer sc.close() //nolint:errcheck // an O_PATH descriptor
-	fd, err := sc.open(path, unix.O_DIRECTORY)
+	return sc.openDir(path)
+}
+
+func (s *service) openDir(path string) (*os.File, error) { return s.all.openDir(path) }
+
+func (s *scope) openDir(path string) (*os.File, error) {
+	fd, err := s.open(path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}

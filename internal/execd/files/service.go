@@ -5,9 +5,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -20,9 +24,20 @@ const maxBody = 4 << 20
 // sandbox.
 type Config struct {
 	Accounts *account.DB // nil: those of /etc/passwd and /etc/group
+	// Root, where it isn't nil, is an open directory, with its absolute path as
+	// its name, that the older interface is confined to; its relative paths
+	// begin there. (A request of files.v1 says itself what it is confined to.)
+	Root *os.File
+	// UID and GID own what a request makes without naming an owner.
+	UID, GID uint32
 }
 
+var anywhere = &scope{fd: unix.AT_FDCWD}
+
 type service struct {
+	all        *scope   // of the older interface
+	root       *os.File // keeps all open
+	uid, gid   uint32   // of what nobody is named the owner of
 	accounts   *account.DB
 	publishing publishing
 	hidden     sync.Map // names of unfinished files, which listings leave out
@@ -34,7 +49,10 @@ func New(c Config) http.Handler {
 	if c.Accounts == nil {
 		c.Accounts = account.System
 	}
-	s := &service{accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}}
+	s := &service{all: anywhere, uid: c.UID, gid: c.GID, root: c.Root, accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}}
+	if c.Root != nil {
+		s.all = &scope{fd: int(c.Root.Fd()), root: strings.TrimRight(c.Root.Name(), "/"), held: true}
+	}
 	routes := map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + wire.PathStat:     s.stat,
 		"GET " + wire.PathList:     s.list,

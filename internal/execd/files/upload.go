@@ -162,7 +162,7 @@ func (u *upload) check() (_ owned, exists bool, err error) {
 		if u.want.ifUnchanged != "" {
 			return owned{}, false, failf(wire.CodeFileChanged, "the file is gone")
 		}
-		return u.want.over(u.want.newMode, 0, 0), false, nil
+		return u.want.over(u.want.newMode, u.s.uid, u.s.gid), false, nil
 	case err != nil:
 		return owned{}, false, err
 	case u.want.noReplace:
@@ -176,7 +176,7 @@ func (u *upload) check() (_ owned, exists bool, err error) {
 		if u.want.ifUnchanged != "" {
 			return owned{}, true, failf(wire.CodeFileChanged, "the file has changed")
 		}
-		return u.want.over(u.want.newMode, 0, 0), true, nil
+		return u.want.over(u.want.newMode, u.s.uid, u.s.gid), true, nil
 	default:
 		return owned{}, true, failf(wire.CodeNotRegular, "the path names a %s, which content can't replace", typeNames[st.Mode&unix.S_IFMT])
 	}
