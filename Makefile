@@ -17,7 +17,7 @@ WEB_SOURCES := $(shell find web -path web/node_modules -prune -o -path web/dist 
 NODE_FITS   := const [a, b] = process.versions.node.split(".").map(Number); process.exit(a == 20 && b >= 19 || a == 22 && b >= 12 || a > 22 ? 0 : 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps root build web run demo test test-go test-web test-e2e check lint bench clean
+.PHONY: help deps root build web run demo test test-go test-web test-interop test-e2e check lint bench clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,13 +65,16 @@ run: root build ## build, then start on http://127.0.0.1:8088; STATE=dir, ARGS="
 demo: root build ## walk the main path against the real thing and check every step
 	@$(BIN)/astrabox demo
 
-test: build test-go test-web test-e2e demo ## run every test (Go with -race, console, browser, demo)
+test: build test-go test-web test-interop test-e2e demo ## run every test (Go with -race, console, other clients, browser, demo)
 
 test-go: build
 	@scripts/test-go
 
 test-web: web
 	cd web && $(NPM) run check && $(NPM) test
+
+test-interop: root build
+	@scripts/test-interop
 
 test-e2e: root build
 	@scripts/deps browser

@@ -319,21 +319,20 @@ func TestPaths(t *testing.T) {
 		status int
 		code   string
 	}{
-		"/v1/sandboxes/none":                                                                  {404, "SANDBOX_NOT_FOUND"},
-		"/v1/sandboxes/..%2f..%2fetc":                                                         {404, "SANDBOX_NOT_FOUND"},
-		"/v1/sandboxes/a%00b":                                                                 {404, "SANDBOX_NOT_FOUND"},
-		"/v1/nonsense":                                                                        {404, "NOT_FOUND"},
-		"/v1/sandboxes/" + s.ID + "/pause":                                                    {405, "METHOD_NOT_ALLOWED"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/8080":                                           {501, "PORT_NOT_SUPPORTED"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/0":                                              {400, "INVALID_REQUEST"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/65536":                                          {400, "INVALID_REQUEST"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/x":                                              {400, "INVALID_REQUEST"},
-		"/v1/sandboxes/none/endpoints/44772":                                                  {404, "SANDBOX_NOT_FOUND"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/44772?expires=1999999999":                       {501, "SIGNED_ENDPOINTS_NOT_SUPPORTED"},
-		"/v1/sandboxes/" + s.ID + "/endpoints/44772?use_server_proxy=what":                    {400, "INVALID_REQUEST"},
+		"/v1/sandboxes/none":                                               {404, "SANDBOX_NOT_FOUND"},
+		"/v1/sandboxes/..%2f..%2fetc":                                      {404, "SANDBOX_NOT_FOUND"},
+		"/v1/sandboxes/a%00b":                                              {404, "SANDBOX_NOT_FOUND"},
+		"/v1/nonsense":                                                     {404, "NOT_FOUND"},
+		"/v1/sandboxes/" + s.ID + "/pause":                                 {405, "METHOD_NOT_ALLOWED"},
+		"/v1/sandboxes/" + s.ID + "/endpoints/0":                           {400, "INVALID_REQUEST"},
+		"/v1/sandboxes/" + s.ID + "/endpoints/65536":                       {400, "INVALID_REQUEST"},
+		"/v1/sandboxes/" + s.ID + "/endpoints/x":                           {400, "INVALID_REQUEST"},
+		"/v1/sandboxes/none/endpoints/44772":                               {404, "SANDBOX_NOT_FOUND"},
+		"/v1/sandboxes/" + s.ID + "/endpoints/44772?expires=1999999999":    {501, "SIGNED_ENDPOINTS_NOT_SUPPORTED"},
+		"/v1/sandboxes/" + s.ID + "/endpoints/44772?use_server_proxy=what": {400, "INVALID_REQUEST"},
 		"/v1/sandboxes/" + s.ID + "/endpoints/44772?use_server_proxy=true&expires=1999999999": {400, "INVALID_REQUEST"},
-		"/v1/snapshots":                                                                       {501, "NOT_IMPLEMENTED"},
-		"/v1/sandboxes/" + s.ID + "/diagnostics/logs":                                         {501, "NOT_IMPLEMENTED"},
+		"/v1/snapshots": {501, "NOT_IMPLEMENTED"},
+		"/v1/sandboxes/" + s.ID + "/diagnostics/logs": {501, "NOT_IMPLEMENTED"},
 	} {
 		t.Run(path, func(t *testing.T) { h.request("GET", path, nil).want(want.status, want.code) })
 	}

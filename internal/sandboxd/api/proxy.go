@@ -23,16 +23,22 @@ import (
 // headerToken carries the per-sandbox token of execd.
 const headerToken = execd.HeaderToken
 
-// reachable refuses what no request can get to. Only execd's port is let
-// through to a sandbox.
-func reachable(r state.Record, port int) error {
-	if port != execd.Port {
-		return unsupported("PORT_NOT_SUPPORTED", "only port %d of a sandbox can be reached so far", execd.Port)
-	}
+// reachable refuses what no request can get to.
+func reachable(r state.Record) error {
 	if r.State != wire.Running {
 		return refuse(http.StatusConflict, "INVALID_STATE", "the sandbox is "+r.State)
 	}
 	return nil
+}
+
+// pathTo gives what a path of execd begins with that leads to a port of its
+// sandbox. Only execd's own port is let through to a sandbox; it passes requests
+// on to the others, and keeps its token from them.
+func pathTo(port int) string {
+	if port == execd.Port {
+		return ""
+	}
+	return fmt.Sprintf("/proxy/%d", port)
 }
 
 // target is the sandbox, port and rest of the path that a proxied path names.
@@ -75,15 +81,16 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request, t target) e
 	if err != nil || port < 1 || port > 65535 {
 		return invalid("port must be a number from 1 to 65535")
 	}
-	if err := reachable(rec, port); err != nil {
+	if err := reachable(rec); err != nil {
 		return err
 	}
 	path, err := url.PathUnescape(t.rest)
 	if err != nil {
 		return invalid("the path can't be read: %v", err)
 	}
+	inside := pathTo(port)
 	ctx := context.WithValue(r.Context(), hopKey{}, hop{
-		to:     &url.URL{Scheme: "http", Host: rec.Run.Address, Path: path, RawPath: t.rest, RawQuery: r.URL.RawQuery},
+		to:     &url.URL{Scheme: "http", Host: rec.Run.Address, Path: inside + path, RawPath: inside + t.rest, RawQuery: r.URL.RawQuery},
 		prefix: fmt.Sprintf("%s/sandboxes/%s/proxy/%d", wire.Prefix, rec.ID, port),
 		token:  rec.Run.Token,
 	})

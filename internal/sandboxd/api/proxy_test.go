@@ -53,7 +53,7 @@ func inside(token string) http.Handler {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if strings.HasPrefix(r.URL.Path, "/echo/") { // a ServeMux would clean the path
+		if strings.HasPrefix(strings.TrimPrefix(r.URL.Path, "/proxy/8080"), "/echo/") { // a ServeMux would clean the path
 			echo(w, r)
 			return
 		}
@@ -96,7 +96,14 @@ func TestProxy(t *testing.T) {
 	h.request("GET", "/v1/sandboxes/"+other.ID+"/proxy/44772/echo/", nil, good).want(401)
 	h.request("GET", "/v1/sandboxes/none/proxy/44772/echo/", nil, good).want(401)
 	h.request("GET", "/v1/sandboxes/none/proxy/44772/echo/", nil).want(404)
-	h.request("GET", path+"/proxy/8080/", nil).want(501, "PORT_NOT_SUPPORTED")
+	// Other ports are reached through execd.
+	if a := h.request("GET", path+"/proxy/8080/echo/a%2Fb?x=1", nil, good).want(200); !strings.HasPrefix(string(a.body), "GET /proxy/8080/echo/a%2Fb?x=1") {
+		t.Errorf("inside arrived %s", a.body)
+	}
+	direct := decode[wire.Endpoint](h.request("GET", path+"/endpoints/8080", nil).want(200))
+	if host := decode[wire.Endpoint](h.request("GET", path+"/endpoints/44772", nil).want(200)).Endpoint; direct.Endpoint != host+"/proxy/8080" || direct.Headers[tokenHeader] == "" {
+		t.Errorf("port 8080 is at %q with headers %d, execd at %q", direct.Endpoint, len(direct.Headers), host)
+	}
 	h.request("GET", path+"/proxy/x/", nil).want(400)
 
 	h.request("POST", path+"/pause", nil).want(202)

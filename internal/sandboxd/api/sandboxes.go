@@ -233,10 +233,10 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request, p params) err
 	if err != nil {
 		return err
 	}
-	if err := reachable(rec, port); err != nil {
+	if err := reachable(rec); err != nil {
 		return err
 	}
-	out := wire.Endpoint{Endpoint: rec.Run.Address, Headers: map[string]string{headerToken: rec.Run.Token}}
+	out := wire.Endpoint{Endpoint: rec.Run.Address + pathTo(port), Headers: map[string]string{headerToken: rec.Run.Token}}
 	if proxy {
 		out.Endpoint = fmt.Sprintf("%s%s/sandboxes/%s/proxy/%d", r.Host, wire.Prefix, rec.ID, port)
 	}
