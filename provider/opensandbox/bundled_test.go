@@ -350,17 +350,20 @@ func TestEndpoints(t *testing.T) {
 	p := s.provider()
 	h := create(t, p, spec("asg_1"))
 	for port, want := range map[int]sandbox.Code{
-		0: sandbox.CodeInvalid, 65536: sandbox.CodeInvalid, 44772: sandbox.CodePortReserved, 18080: sandbox.CodePortReserved, 8080: sandbox.CodeUnsupported,
+		0: sandbox.CodeInvalid, 65536: sandbox.CodeInvalid, 44772: sandbox.CodePortReserved, 18080: sandbox.CodePortReserved,
 	} {
 		_, err := h.Endpoint(t.Context(), port)
 		wantCode(t, err, want)
-		if want == sandbox.CodeUnsupported {
-			want = sandbox.CodeSignedUnsupported
-		}
 		_, err = h.SignedEndpoint(t.Context(), port, time.Now().Add(time.Hour))
 		wantCode(t, err, want)
 	}
-	_, err := h.SignedEndpoint(t.Context(), 8080, time.Now().Add(-time.Hour))
+	e, err := h.Endpoint(t.Context(), 8080)
+	if err != nil || e.URL.Path != "/proxy/8080" || len(e.Headers) == 0 {
+		t.Errorf("port 8080 is at %v with %d headers, %v", e, len(e.Headers), err)
+	}
+	_, err = h.SignedEndpoint(t.Context(), 8080, time.Now().Add(time.Hour))
+	wantCode(t, err, sandbox.CodeSignedUnsupported)
+	_, err = h.SignedEndpoint(t.Context(), 8080, time.Now().Add(-time.Hour))
 	wantCode(t, err, sandbox.CodeInvalid)
 }
 
