@@ -76,7 +76,9 @@ var effects = map[string]func(shell){
 	"big-err":  func(s shell) { s.wants(outcome{Stderr: string(script.BigOutput(0, 33))}, script.BigErr(33)) },
 	"lines":    func(s shell) { s.says(string(script.LinesOutput(1200)), script.Lines(1200)) },
 	"tick":     func(s shell) { s.says("1\n2\n3\n", script.Tick(3, time.Millisecond)) },
-	"exit":     func(s shell) { s.wants(outcome{Stdout: "a", Status: 7}, script.Emit("a"), script.Exit(7), script.Emit("b")) },
+	"exit": func(s shell) {
+		s.wants(outcome{Stdout: "a", Status: 7}, script.Emit("a"), script.Exit(7), script.Emit("b"))
+	},
 	"die": func(s shell) {
 		for name, n := range map[string]int{"SIGTERM": 15, "KILL": 9, "HUP": 1, "INT": 2} {
 			s.wants(outcome{Status: 128 + n}, script.Die(name), script.Emit("survived"))

@@ -1,0 +1,69 @@
+package sandboxfake_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform"
+	"github.com/astrabox/astrabox/sandbox/sandboxfake"
+)
+
+// Every mutant is caught by the clause that names its promise.
+func TestMutantsAreCaught(t *testing.T) {
+	mutants := sandboxfake.Mutants()
+	caught := 0
+	names := map[string]bool{}
+	for _, m := range mutants {
+		if names[m.Name] || m.Why == "" {
+			t.Errorf("%s: its name isn't unique, or it says no reason", m.Name)
+		}
+		names[m.Name] = true
+		t.Run(m.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if err := escaped(t, m); err != nil {
+					t.Error(err)
+				} else {
+					caught++
+				}
+			})
+		})
+	}
+	fmt.Printf("mutants: %d, caught: %d\n", len(mutants), caught)
+}
+
+// escaped says why a mutant wasn't caught; nil: it was.
+func escaped(t *testing.T, m sandboxfake.Mutant) error {
+	d, p, end := m.New(sandboxfake.Options{})
+	defer end()
+	subject := conform.Subject{Driver: d, Provider: p}
+	cases := conform.Structural(subject)
+	if i := find(cases, m.Clause); i < 0 {
+		b, err := sandbox.Bind(d, p)
+		if err != nil {
+			return fmt.Errorf("it can't be bound: %w", err)
+		}
+		live := &conform.Live{Provider: b, Spec: spec, Account: sandboxfake.Account, ShortTTL: time.Second}
+		defer live.Close(t.Context())
+		cases = live.Cases()
+	}
+	i := find(cases, m.Clause)
+	if i < 0 {
+		return fmt.Errorf("there is no clause %s", m.Clause)
+	}
+	if r := cases[i].Run(t.Context(), conform.Options{}); r.Status != conform.Failed {
+		return fmt.Errorf("%s: %s %s", m.Clause, r.Status, r.Reason)
+	}
+	return nil
+}
+
+func find(cases []conform.Case, id string) int {
+	for i, c := range cases {
+		if c.ID == id {
+			return i
+		}
+	}
+	return -1
+}
