@@ -78,7 +78,7 @@ var levels = []struct {
 	{"internal/conversation", 7},
 	{"internal/httpapi", 8}, {"internal/console", 8},
 	{"internal/app", 9},
-	{"internal/instance", 9}, {"internal/cli", 11}, {"internal/demo", 10}, {"internal/bench", 10},
+	{"internal/instance", 9}, {"internal/cli", 11}, {"internal/demo", 10}, {"internal/bench", 10}, {"internal/verify", 10},
 }
 
 func levelOf(name string) (tree string, level int, ok bool) {
@@ -110,7 +110,7 @@ func TestImportLaw(t *testing.T) {
 				!within(to, "internal/sandboxd", "internal/version", "internal/sqldb", "internal/fault", "internal/killpoint", "provider/opensandbox/wire", "sandbox/execd/wire")
 		}},
 		{"the platform knows the bundled service through its API only; app and cli start it", func(from, to string) bool {
-			return within(to, "internal/sandboxd") && !within(from, "internal/sandboxd", "internal/app", "internal/cli", "internal/bench", "internal/instance")
+			return within(to, "internal/sandboxd") && !within(from, "internal/sandboxd", "internal/app", "internal/cli", "internal/bench", "internal/instance", "internal/verify")
 		}},
 		{"SQL drivers live in sqldb, so that one place decides pragmas and migrations", func(from, to string) bool {
 			return within(to, "modernc.org/sqlite", "github.com/jackc/pgx/v5", "github.com/pressly/goose/v3") && from != "internal/sqldb"

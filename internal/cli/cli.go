@@ -182,7 +182,7 @@ Exit codes: 0 success, 1 failure, 2 wrong use, 3 the server can't be reached,
 	root.PersistentFlags().BoolVar(&c.json, "json", false, "print JSON instead of tables")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(c.serveCommand(), c.sandboxdCommand(), c.doctorCommand(), c.chatCommand(), c.conversationCommand(), c.filesCommand(),
-		c.terminalCommand(), c.envCommand(), c.agentCommand(), c.versionCommand(), c.demoCommand(), c.benchCommand())
+		c.terminalCommand(), c.envCommand(), c.agentCommand(), c.versionCommand(), c.demoCommand(), c.benchCommand(), c.providerCommand())
 	return root
 }
 

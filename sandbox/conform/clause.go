@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -122,9 +123,16 @@ func declares(caps sandbox.Capabilities, flag string) (declared, ok bool) {
 	return false, false
 }
 
-// oneLine keeps reports readable: one line, at most 400 bytes.
+// oneLine keeps reports readable, whatever a provider says: one line without
+// control characters, at most 400 bytes.
 func oneLine(s string) string {
-	s = strings.Join(strings.Fields(strings.ToValidUTF8(s, "?")), " ")
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > 400 {
 		s = strings.ToValidUTF8(s[:400], "") + " …"
 	}

@@ -2,9 +2,8 @@ package conform
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +27,13 @@ type Live struct {
 	// ShortTTL is the shortest lease that the backend takes; zero: clauses
 	// that would wait for a sandbox to expire are skipped.
 	ShortTTL time.Duration
+	// PageSize is how many sandboxes a page of the inventory holds, where that
+	// is few enough to make more of them; zero: unknown.
+	PageSize int
+	// Twin makes a second sandbox with the metadata of a spec, behind the
+	// provider's back, and gives its id; nil: it can't be done, and the clause
+	// on ambiguous assignments is skipped.
+	Twin func(ctx context.Context, spec sandbox.CreateSpec) (sandboxID string, err error)
 
 	mu     sync.Mutex
 	shared sandbox.Handle
@@ -77,94 +83,12 @@ func (l *Live) Close(ctx context.Context) error {
 	return guard(ctx, 30*time.Second, 5*time.Second, st.clear)
 }
 
-// Stage is what one lifecycle clause works on: the Live, and the sandboxes that
-// the clause made, which are destroyed after it. A sandbox that can't be
-// destroyed fails the clause.
-type Stage struct {
-	*Live
-
-	mu   sync.Mutex
-	made []string
-}
-
-// NewSpec is a valid spec with ids of its own, changed by edit.
-func (s *Stage) NewSpec(edit ...func(*sandbox.CreateSpec)) sandbox.CreateSpec {
-	spec := s.Live.Spec()
-	spec.InstallationID = Installation
-	spec.OwnerID = "owner-" + rand.Text()
-	spec.AssignmentID = "try-" + rand.Text()
-	if spec.TTL == 0 {
-		spec.TTL = 10 * time.Minute
+// Unbound gives the cases of a provider that can't be bound: each is skipped
+// for that reason. What is wrong fails clauses of [StructuralContract].
+func Unbound(err error) (out []Case) {
+	left := "the provider can't be bound: " + oneLine(err.Error())
+	for _, i := range slices.Concat(infos(LifecycleContract()), infos(DataContract()), infos(ProcessesContract())) {
+		out = append(out, Case{Info: i, left: left})
 	}
-	for _, e := range edit {
-		e(&spec)
-	}
-	return spec
-}
-
-// Create makes a sandbox from a new spec. It is destroyed after the clause.
-func (s *Stage) Create(ctx context.Context, edit ...func(*sandbox.CreateSpec)) (sandbox.Handle, error) {
-	return s.CreateFrom(ctx, s.NewSpec(edit...))
-}
-
-// CreateFrom makes a sandbox from a spec. It is destroyed after the clause.
-func (s *Stage) CreateFrom(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
-	h, err := s.Provider.Create(ctx, spec)
-	var e *sandbox.Error
-	if errors.As(err, &e) && e.SandboxID != "" {
-		s.Own(e.SandboxID)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.Own(h.SandboxID())
-	return h, nil
-}
-
-// Own has a sandbox destroyed after the clause.
-func (s *Stage) Own(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.made = append(s.made, id)
-}
-
-// clear destroys what the clause made, newest first.
-func (s *Stage) clear(ctx context.Context) error {
-	s.mu.Lock()
-	made := s.made
-	s.made = nil
-	s.mu.Unlock()
-	var failed error
-	seen := map[string]bool{}
-	for i := len(made) - 1; i >= 0; i-- {
-		id := made[i]
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		if d := sandbox.ConfirmDestroyed(ctx, s.Provider, id); !d.ConfirmsGone(id) {
-			failed = errors.Join(failed, fmt.Errorf("the sandbox %s is left over: %s", id, d.Detail))
-		}
-	}
-	if failed != nil {
-		return Unmet("the clause's sandboxes to be destroyed with proof", "%v", failed)
-	}
-	return nil
-}
-
-// LifecycleContract are the clauses that make and destroy sandboxes.
-func LifecycleContract() []Clause[*Stage] {
-	return []Clause[*Stage]{
-		{ID: "create.id", Doc: "A created sandbox has an id of the allowed form.",
-			Check: func(ctx context.Context, s *Stage) error {
-				h, err := s.Create(ctx)
-				if err != nil {
-					return NoError("creating a sandbox", err)
-				}
-				if !sandbox.ValidID(h.SandboxID()) {
-					return Unmet("an id of the allowed form", "%q", h.SandboxID())
-				}
-				return nil
-			}},
-	}
+	return out
 }

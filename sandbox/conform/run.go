@@ -148,6 +148,13 @@ func (c Case) judge(err error, passed Result, o Options) Result {
 	return r
 }
 
+// Safely calls f, which calls a provider, as a clause is called: a panic is an
+// error, and so is not returning within timeout and five seconds. In the last
+// case f's goroutine is left behind, named in the error.
+func Safely(ctx context.Context, timeout time.Duration, f func(context.Context) error) error {
+	return guard(ctx, timeout, 5*time.Second, f)
+}
+
 // guard calls f with a deadline and gives its error, that it panicked, or,
 // when it doesn't return within grace after the deadline, where it hangs. In
 // that last case its goroutine is left behind: nothing can end it.

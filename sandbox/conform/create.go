@@ -1,0 +1,227 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform/script"
+)
+
+func createClauses() []Clause[*Stage] {
+	return []Clause[*Stage]{
+		{ID: "create.id", Doc: "A created sandbox has an id of the allowed form, and its handle says the same each time.",
+			Check: withHandle(func(_ context.Context, _ *Stage, h sandbox.Handle) error {
+				id := h.SandboxID()
+				if !sandbox.ValidID(id) {
+					return Unmet("an id of the allowed form", "%q", id)
+				}
+				return constant(h.SandboxID)
+			})},
+		{ID: "create.distinct", Doc: "Sandboxes of different assignments have different ids and nothing in common.",
+			Check: withHandle(func(ctx context.Context, s *Stage, a sandbox.Handle) error {
+				b, err := s.Create(ctx)
+				if err != nil {
+					return NoError("creating a second sandbox", err)
+				}
+				if a.SandboxID() == b.SandboxID() {
+					return Unmet("two ids", "%s twice", a.SandboxID())
+				}
+				still, err := s.kept(ctx, a)
+				if err != nil {
+					return err
+				}
+				if still(ctx, b) == nil {
+					return Unmet("a file of one sandbox to be in that one only", "the other has it too")
+				}
+				return nil
+			})},
+		{ID: "create.together", Doc: "Sandboxes can be created at once and each works.",
+			Timeout: time.Minute,
+			Check: func(ctx context.Context, s *Stage) error {
+				const n = 4
+				ids := make([]string, n)
+				err := together(n, func(i int) error {
+					h, err := s.Create(ctx)
+					if err != nil {
+						return NoError("creating one of four sandboxes at once", err)
+					}
+					ids[i] = h.SandboxID()
+					return works(ctx, h)
+				})
+				if err != nil {
+					return err
+				}
+				slices.Sort(ids)
+				if u := slices.Compact(slices.Clone(ids)); len(u) != n {
+					return Unmet("four ids", "%v", ids)
+				}
+				return nil
+			}},
+		{ID: "create.channel", Doc: "With RequireCommandChannel the sandbox runs commands when Create returns.",
+			Check: func(ctx context.Context, s *Stage) error {
+				h, err := s.Create(ctx, func(c *sandbox.CreateSpec) { c.RequireCommandChannel = true })
+				if err != nil {
+					return NoError("creating a sandbox with RequireCommandChannel", err)
+				}
+				return works(ctx, h)
+			}},
+		{ID: "create.dir", Doc: "Create makes Dir, with its parents.",
+			Check: func(ctx context.Context, s *Stage) error {
+				const dir = "/astrabox-conform-dir/a b/c"
+				h, err := s.Create(ctx, func(c *sandbox.CreateSpec) { c.Dir = dir })
+				if err != nil {
+					return NoError("creating a sandbox with a Dir", err)
+				}
+				info, err := h.Files().Stat(ctx, dir)
+				if err != nil {
+					return NoError("looking at Dir", err)
+				}
+				if !info.IsDir() {
+					return Unmet("Dir to be a directory", "%v", info.Mode)
+				}
+				return nil
+			}},
+		{ID: "create.env", Doc: "The spec's environment reaches every command, byte for byte.",
+			Check: func(ctx context.Context, s *Stage) error {
+				const value = `a "quoted" $HOME 'value' \n ü=1`
+				h, err := s.Create(ctx, func(c *sandbox.CreateSpec) {
+					c.Env = maps.Clone(c.Env)
+					if c.Env == nil {
+						c.Env = map[string]string{}
+					}
+					c.Env["CONFORM_VALUE"] = value
+				})
+				if err != nil {
+					return NoError("creating a sandbox with an environment", err)
+				}
+				r, err := h.Commands().Run(ctx, sandbox.Command{Line: script.Line(script.Env("CONFORM_VALUE"))})
+				if err != nil {
+					return NoError("reading a variable", err)
+				}
+				if got := string(r.Stdout); got != value && got != value+"\n" {
+					return Unmet("the value "+value, "%q", got)
+				}
+				return nil
+			}},
+		{ID: "create.spec", Doc: "Create leaves the maps and lists of its spec as they were.",
+			Check: func(ctx context.Context, s *Stage) error {
+				spec := s.NewSpec(func(c *sandbox.CreateSpec) {
+					c.Env = map[string]string{"CONFORM": "1"}
+					c.Metadata = map[string]string{"conform": "spec"}
+				})
+				before := fmt.Sprintf("%+v", spec)
+				if _, err := s.CreateFrom(ctx, spec); err != nil {
+					return NoError("creating a sandbox", err)
+				}
+				if after := fmt.Sprintf("%+v", spec); after != before {
+					return Unmet("the spec as it was, "+before, "%s", after)
+				}
+				return nil
+			}},
+		{ID: "create.image", Doc: "An image that there isn't is refused, and nothing is left of the attempt.",
+			Check: func(ctx context.Context, s *Stage) error {
+				return s.refusedCreate(ctx, "an image that there isn't", "", func(c *sandbox.CreateSpec) { c.Image = "astrabox-conform.invalid/none:none" })
+			}},
+		{ID: "create.quantities", Doc: "A resource limit that is no quantity, zero or negative is refused with SANDBOX_CONFIG_INVALID.",
+			Check: func(ctx context.Context, s *Stage) error {
+				for _, q := range []string{"plenty", "0", "-1"} {
+					err := s.refusedCreate(ctx, "a memory limit of "+q, sandbox.CodeInvalid, func(c *sandbox.CreateSpec) {
+						c.ResourceLimits = maps.Clone(c.ResourceLimits)
+						c.ResourceLimits["memory"] = q
+					})
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+		{ID: "create.cancelled", Doc: "A create whose context ends leaves no sandbox behind, or names it in its error.",
+			Capability: "CorrelatedCreate", Timeout: 2 * time.Minute,
+			Check: cancelledCreates, Refusal: stageUnbound("CorrelatedCreate")},
+		{ID: "create.processes", Doc: "A sandbox has long-lived processes when ProcessSessions is declared, and else says so in every operation.",
+			Capability: "ProcessSessions",
+			Check: withHandle(func(_ context.Context, _ *Stage, h sandbox.Handle) error {
+				if p := h.Processes(); missing(p) || sandbox.IsUnsupportedProcesses(p) {
+					return Unmet("Processes that work", "%T", p)
+				}
+				return nil
+			}),
+			Refusal: withHandle(func(ctx context.Context, _ *Stage, h sandbox.Handle) error {
+				p := h.Processes()
+				if missing(p) {
+					return Unmet("Processes that refuse", "none")
+				}
+				_, start := p.Start(ctx, sandbox.ProcessSpec{Key: "conform", Line: script.Line(script.Cat())})
+				_, status := p.Status(ctx, "conform")
+				_, attach := p.Attach(ctx, "conform", sandbox.AttachOptions{})
+				for doing, err := range map[string]error{"Start": start, "Status": status, "Attach": attach, "Delete": p.Delete(ctx, "conform")} {
+					if err := Refused(doing+" without ProcessSessions", err, sandbox.CodeProcessUnsupported); err != nil {
+						return err
+					}
+				}
+				return nil
+			})},
+	}
+}
+
+// refusedCreate wants a create to fail, with the code where one is given, and
+// to leave nothing that the backend can list.
+func (s *Stage) refusedCreate(ctx context.Context, what string, code sandbox.Code, edit func(*sandbox.CreateSpec)) error {
+	spec := s.NewSpec(edit)
+	h, err := s.CreateFrom(ctx, spec)
+	if err == nil {
+		return Unmet(what+" to be refused", "the sandbox %s", h.SandboxID())
+	}
+	if code != "" {
+		if err := Refused("a create with "+what, err, code); err != nil {
+			return err
+		}
+	}
+	return s.nothingLeft(ctx, spec, err)
+}
+
+// nothingLeft wants no sandbox of the spec's attempt, except one that the error
+// of the create names. Without a way to ask it is nil.
+func (s *Stage) nothingLeft(ctx context.Context, spec sandbox.CreateSpec, createErr error) error {
+	if s.Provider.Finder == nil {
+		return nil
+	}
+	info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	if err != nil {
+		return NoError("looking for what a failed create left", err)
+	}
+	if !found {
+		return nil
+	}
+	s.Own(info.ID)
+	var e *sandbox.Error
+	if errors.As(createErr, &e) && e.Code == sandbox.CodeCleanupUnconfirmed && e.SandboxID == info.ID {
+		return nil
+	}
+	return Unmet("a create that failed to leave nothing", "it failed with %v, and the sandbox %s is %s", createErr, info.ID, info.State)
+}
+
+// cancelledCreates gives up creates at different moments.
+func cancelledCreates(ctx context.Context, s *Stage) error {
+	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond} {
+		spec := s.NewSpec()
+		short, cancel := context.WithTimeout(ctx, after)
+		h, err := s.CreateFrom(short, spec)
+		cancel()
+		if err == nil {
+			if err := works(ctx, h); err != nil { // it was quicker, and is as good as any
+				return err
+			}
+			continue
+		}
+		if err := s.nothingLeft(ctx, spec, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}

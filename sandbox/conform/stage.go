@@ -1,0 +1,254 @@
+package conform
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform/script"
+)
+
+// LifecycleContract are the clauses that make and destroy sandboxes.
+func LifecycleContract() []Clause[*Stage] {
+	return slices.Concat(createClauses(), connectClauses(), unknownClauses(), endpointClauses(), leaseClauses(),
+		destroyClauses(), pauseClauses(), assignmentClauses(), inventoryClauses())
+}
+
+// Stage is what one lifecycle clause works on: the Live, and the sandboxes that
+// the clause made, which are destroyed after it. A sandbox that can't be
+// destroyed fails the clause.
+type Stage struct {
+	*Live
+
+	mu   sync.Mutex
+	made []string
+}
+
+// NewSpec is a valid spec with ids of its own, changed by edit.
+func (s *Stage) NewSpec(edit ...func(*sandbox.CreateSpec)) sandbox.CreateSpec {
+	spec := s.Live.Spec()
+	spec.InstallationID = Installation
+	spec.OwnerID = "owner-" + rand.Text()
+	spec.AssignmentID = "try-" + rand.Text()
+	if spec.TTL == 0 {
+		spec.TTL = 10 * time.Minute
+	}
+	for _, e := range edit {
+		e(&spec)
+	}
+	return spec
+}
+
+// Create makes a sandbox from a new spec. It is destroyed after the clause.
+func (s *Stage) Create(ctx context.Context, edit ...func(*sandbox.CreateSpec)) (sandbox.Handle, error) {
+	return s.CreateFrom(ctx, s.NewSpec(edit...))
+}
+
+// CreateFrom makes a sandbox from a spec. It is destroyed after the clause.
+func (s *Stage) CreateFrom(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	h, err := s.Provider.Create(ctx, spec)
+	var e *sandbox.Error
+	if errors.As(err, &e) && e.SandboxID != "" {
+		s.Own(e.SandboxID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Own(h.SandboxID())
+	return h, nil
+}
+
+// Own has a sandbox destroyed after the clause.
+func (s *Stage) Own(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made = append(s.made, id)
+}
+
+// clear destroys what the clause made, newest first.
+func (s *Stage) clear(ctx context.Context) error {
+	s.mu.Lock()
+	made := s.made
+	s.made = nil
+	s.mu.Unlock()
+	var failed error
+	seen := map[string]bool{}
+	for i := len(made) - 1; i >= 0; i-- {
+		id := made[i]
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		if d := sandbox.ConfirmDestroyed(ctx, s.Provider, id); !d.ConfirmsGone(id) {
+			failed = errors.Join(failed, fmt.Errorf("the sandbox %s is left over: %s", id, d.Detail))
+		}
+	}
+	if failed != nil {
+		return Unmet("the clause's sandboxes to be destroyed with proof", "%v", failed)
+	}
+	return nil
+}
+
+// kept writes a file of its own into the sandbox and gives what checks, through
+// any handle, that it is still there as it was.
+func (s *Stage) kept(ctx context.Context, h sandbox.Handle) (still func(context.Context, sandbox.Handle) error, err error) {
+	dir := firstNonEmpty(s.Scratch, DefaultScratch)
+	if err := h.Files().MakeDir(ctx, dir, sandbox.DirOptions{Parents: true}); err != nil {
+		return nil, NoError("making a directory in the sandbox", err)
+	}
+	path, text := dir+"/kept-"+rand.Text(), rand.Text()
+	attr := sandbox.Attr{Mode: sandbox.Mode(0o640), Owner: s.Account}
+	if err := h.Files().Write(ctx, path, strings.NewReader(text), sandbox.WriteOptions{Attr: attr}); err != nil {
+		return nil, NoError("writing a file in the sandbox", err)
+	}
+	return func(ctx context.Context, h sandbox.Handle) error {
+		r, err := h.Files().Open(ctx, path, 0, -1)
+		if err != nil {
+			return NoError("reading the file that was written before", err)
+		}
+		defer r.Close()
+		got, err := io.ReadAll(r)
+		if err != nil {
+			return NoError("reading the file that was written before", err)
+		}
+		if string(got) != text {
+			return Unmet("the file that was written before, "+text, "%q", got)
+		}
+		info, err := h.Files().Stat(ctx, path)
+		if err != nil {
+			return NoError("looking at the file that was written before", err)
+		}
+		if info.Mode != fs.FileMode(0o640) || s.Account != "" && info.Owner != s.Account {
+			return Unmet("the file's bits and owner as they were, -rw-r----- "+s.Account, "%v %s", info.Mode, info.Owner)
+		}
+		return nil
+	}, nil
+}
+
+// works runs a command in the sandbox.
+func works(ctx context.Context, h sandbox.Handle) error {
+	r, err := runWord(ctx, h)
+	if err != nil {
+		return NoError("running a command in sandbox "+h.SandboxID(), err)
+	}
+	if string(r.Stdout) != word || r.ExitCode != 0 {
+		return Unmet("the command's output "+word, "%q, exit status %d", r.Stdout, r.ExitCode)
+	}
+	return nil
+}
+
+const word = "a-word-from-the-sandbox"
+
+// runWord runs a command that says word.
+func runWord(ctx context.Context, h sandbox.Handle) (sandbox.CommandResult, error) {
+	return h.Commands().Run(ctx, sandbox.Command{Line: script.Line(script.Emit(word)), Timeout: 20 * time.Second})
+}
+
+// destroyed destroys a sandbox with proof.
+func (s *Stage) destroyed(ctx context.Context, id string) error {
+	if d := sandbox.ConfirmDestroyed(ctx, s.Provider, id); !d.ConfirmsGone(id) {
+		return Unmet("the sandbox to be destroyed with proof", "%s: %s", d.Outcome, d.Detail)
+	}
+	return nil
+}
+
+// exists is nil when the probe sees the sandbox, or can't be asked.
+func (s *Stage) exists(ctx context.Context, id string) error {
+	o, err := s.Provider.Probe(ctx, id)
+	switch {
+	case errors.Is(err, sandbox.ErrProbeUnsupported):
+		return nil
+	case err != nil:
+		return NoError("probing sandbox "+id, err)
+	case o.Status != sandbox.ObservedOK || o.Lost():
+		return Unmet("sandbox "+id+" to exist", "%s %q %s", statusWord(o.Status), o.State, o.Detail)
+	}
+	return nil
+}
+
+// eventually asks again, ever more rarely, until f says yes or fails or the budget is spent.
+func eventually(ctx context.Context, budget time.Duration, f func() (bool, error)) (bool, error) {
+	start := time.Now()
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		ok, err := f()
+		if ok || err != nil || time.Since(start) >= budget {
+			return ok, err
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return false, ctx.Err()
+		case <-t.C:
+		}
+	}
+}
+
+// together runs n functions at once and gives their errors joined.
+func together(n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if p := panicOf(func() { errs[i] = f(i) }); p != "" {
+				errs[i] = Unmet("no panic", "a panic: %s", p)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// withHandle makes a sandbox for a clause that needs one.
+func withHandle(check func(ctx context.Context, s *Stage, h sandbox.Handle) error) func(context.Context, *Stage) error {
+	return func(ctx context.Context, s *Stage) error {
+		h, err := s.Create(ctx)
+		if err != nil {
+			return NoError("creating a sandbox", err)
+		}
+		return check(ctx, s, h)
+	}
+}
+
+// stageUnbound is the refusal of clauses whose flag carries operations.
+func stageUnbound(flag string) func(context.Context, *Stage) error {
+	return func(_ context.Context, s *Stage) error { return unbound(s.Provider, flag) }
+}
+
+// list walks all pages of a listing.
+func (s *Stage) list(ctx context.Context, metadata map[string]string) (all []sandbox.Info, err error) {
+	seen := map[string]bool{}
+	for page := ""; ; {
+		infos, next, err := s.Provider.Inventory.ListSandboxes(ctx, metadata, page)
+		if err != nil {
+			return nil, NoError("listing sandboxes", err)
+		}
+		all = append(all, infos...)
+		if next == "" {
+			return all, nil
+		}
+		if seen[next] {
+			return nil, Unmet("the pages of a listing to end", "page %q a second time", next)
+		}
+		seen[next] = true
+		page = next
+	}
+}
+
+func idsOf(infos []sandbox.Info) (ids []string) {
+	for _, i := range infos {
+		ids = append(ids, i.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func mapText(v any) string { return fmt.Sprint(v) } // maps print in the order of their keys
