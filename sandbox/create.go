@@ -2,25 +2,23 @@ package sandbox
 
 import (
 	"fmt"
-	"path"
+	"log/slog"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
 
-// Metadata keys that say whose a sandbox is. Callers of Create can't set them;
-// [CreateSpec.OwnershipMetadata] stamps them.
-const (
-	KeyManagedBy     = "astrabox.managed-by"
-	KeyInstallation  = "astrabox.installation"
-	KeySessionID     = "astrabox.session-id"
-	KeyAssignmentID  = "astrabox.assignment-id"
-	KeyNetworkWiring = "astrabox.network-wiring"
-
-	// ManagedBy is the value of KeyManagedBy.
-	ManagedBy = "astrabox"
-)
-
 // CreateSpec describes a sandbox to create, in no backend's words.
+//
+// What a provider can't do with a field it refuses; it leaves none out. Inside
+// Create the order is: make the sandbox, have the permission level attested,
+// prove the command channel, write the vault before anything uses the sandbox,
+// make Dir, wait for the port. A create that fails after the sandbox exists
+// destroys it.
+//
+// String and slog show ids and the image only. As JSON a spec is whole but for
+// the vault's secret values.
 type CreateSpec struct {
 	InstallationID string // of the AstraBox installation
 	OwnerID        string // the conversation or pool that the sandbox is for
@@ -32,91 +30,195 @@ type CreateSpec struct {
 	Env        map[string]string
 	Metadata   map[string]string // the ownership keys are refused
 
-	// Kubernetes quantities as strings: cpu, memory, pids, disk. Both non-empty.
+	// Kubernetes quantities as strings: cpu, memory, pids, disk. Both non-empty,
+	// and kept apart all the way down: a limit is a ceiling, a request is room
+	// that is reserved.
 	ResourceLimits, ResourceRequests map[string]string
 
-	// TTL is the lease. Zero: no scheduled end. Negative is invalid.
+	// TTL is the lease, which the backend holds to when AstraBox is gone. Zero:
+	// no scheduled end. Negative is invalid. A backend that can't hold to it
+	// refuses.
 	TTL time.Duration
 
 	WorkspaceMounts []Mount
+	// PublishPorts are ports that AstraBox will reach through Endpoint. A
+	// backend that reaches any port without being told may ignore them.
+	PublishPorts []int `json:",omitempty"`
+	// WaitForPort: Create returns only when something listens there, as seen by a
+	// loop inside the sandbox. In time or not at all: a timeout destroys the
+	// sandbox. 0: nothing to wait for.
+	WaitForPort int `json:",omitempty"`
 	// RequireCommandChannel: Create returns only when a command ran.
 	RequireCommandChannel bool
+
+	// NetworkPolicy is set for backends with CreateNetworkPolicy only; [Bound]
+	// makes nil the zero policy there (nothing is reachable), and refuses a
+	// policy elsewhere.
+	NetworkPolicy *NetworkPolicy `json:",omitempty"`
+	// PermissionLevel: empty is default.
+	PermissionLevel PermissionLevel `json:",omitempty"`
+	// CredentialProxy prepares the injection of credentials without writing one.
+	CredentialProxy bool `json:",omitempty"`
+	// Vault is what the vault holds from the start; it implies CredentialProxy.
+	Vault VaultPlan `json:",omitzero"`
+	// DeathCallbackURL is told, at best effort, that the sandbox ended: POST
+	// {"status": "terminated"}. A backend without such a hook ignores it. Its path
+	// may hold a token.
+	DeathCallbackURL string `json:",omitempty"`
 }
 
-// Validate names the first bad field in an error of code SANDBOX_CONFIG_INVALID.
+// Limits of a spec.
+const (
+	maxSpecEntries = 1000
+	maxSpecText    = 64 << 10
+)
+
+// Validate names the first bad field in an error of code
+// SANDBOX_CONFIG_INVALID. It shows no value of Env, Vault or DeathCallbackURL.
 func (s CreateSpec) Validate() error {
 	bad := func(field, format string, args ...any) error {
 		return Errorf(CodeInvalid, "%s: %s", field, fmt.Sprintf(format, args...))
 	}
-	switch {
-	case s.InstallationID == "":
-		return bad("InstallationID", "is empty")
-	case s.OwnerID == "":
-		return bad("OwnerID", "is empty")
-	case s.AssignmentID == "":
-		return bad("AssignmentID", "is empty")
-	case s.AssignmentID == s.OwnerID:
-		return bad("AssignmentID", "must differ from OwnerID: one owner may need several attempts")
-	case strings.TrimSpace(s.Image) == "":
-		return bad("Image", "is empty")
-	case s.Entrypoint != nil && len(s.Entrypoint) == 0:
-		return bad("Entrypoint", "is an empty list; nil means the provider's normal one")
-	case s.Dir != "" && !path.IsAbs(s.Dir):
-		return bad("Dir", "%q is not absolute", s.Dir)
-	case len(s.ResourceLimits) == 0:
-		return bad("ResourceLimits", "is empty")
-	case len(s.ResourceRequests) == 0:
-		return bad("ResourceRequests", "is empty")
-	case s.TTL < 0:
-		return bad("TTL", "%v is negative", s.TTL)
-	}
-	for k, v := range s.Env {
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return bad("Env", "%q is not the name and value of a variable", k)
+	for _, id := range []struct{ field, value string }{
+		{"InstallationID", s.InstallationID}, {"OwnerID", s.OwnerID}, {"AssignmentID", s.AssignmentID}, {"Image", s.Image},
+	} {
+		switch {
+		case strings.TrimSpace(id.value) == "":
+			return bad(id.field, "is empty")
+		case hasControl(id.value) || len(id.value) > 1024:
+			return bad(id.field, "has control characters or more than 1024 bytes")
 		}
 	}
-	for k := range s.Metadata {
-		switch k {
-		case KeyManagedBy, KeyInstallation, KeySessionID, KeyAssignmentID, KeyNetworkWiring:
+	switch {
+	case s.AssignmentID == s.OwnerID:
+		return bad("AssignmentID", "must differ from OwnerID: one owner may need several attempts")
+	case s.Entrypoint != nil && len(s.Entrypoint) == 0:
+		return bad("Entrypoint", "is an empty list; nil means the provider's normal one")
+	case len(s.Entrypoint) > 0 && s.Entrypoint[0] == "":
+		return bad("Entrypoint", "names no program")
+	case slices.ContainsFunc(s.Entrypoint, func(a string) bool { return strings.ContainsRune(a, 0) }):
+		return bad("Entrypoint", "holds a NUL")
+	case s.TTL < 0:
+		return bad("TTL", "%v is negative", s.TTL)
+	case s.WaitForPort != 0 && CheckPort(s.WaitForPort) != nil:
+		return bad("WaitForPort", "%s", publicText(CheckPort(s.WaitForPort)))
+	case !s.PermissionLevel.Known():
+		return bad("PermissionLevel", "%q is no permission level", string(s.PermissionLevel))
+	}
+	if s.Dir != "" {
+		if why := badDir(s.Dir); why != "" {
+			return bad("Dir", "%q %s", shorten(s.Dir, 200), why)
+		}
+	}
+	for i, p := range s.PublishPorts {
+		if err := CheckPort(p); err != nil {
+			return bad("PublishPorts", "%s", publicText(err))
+		}
+		if slices.Contains(s.PublishPorts[:i], p) {
+			return bad("PublishPorts", "%d is there twice", p)
+		}
+	}
+	if s.NetworkPolicy != nil {
+		if _, err := s.NetworkPolicy.Normalize(); err != nil {
+			return err
+		}
+	}
+	if s.DeathCallbackURL != "" {
+		u, err := url.Parse(s.DeathCallbackURL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil {
+			return bad("DeathCallbackURL", "is not an absolute http or https URL")
+		}
+	}
+	if err := s.checkMaps(bad); err != nil {
+		return err
+	}
+	if err := s.checkMounts(bad); err != nil {
+		return err
+	}
+	return s.Vault.Validate()
+}
+
+type refuseField func(field, format string, args ...any) error
+
+func (s CreateSpec) checkMaps(bad refuseField) error {
+	for _, m := range []struct {
+		field string
+		m     map[string]string
+	}{{"ResourceLimits", s.ResourceLimits}, {"ResourceRequests", s.ResourceRequests}} {
+		if len(m.m) == 0 {
+			return bad(m.field, "is empty")
+		}
+		for _, k := range sortedKeys(m.m) {
+			if strings.TrimSpace(k) == "" || strings.TrimSpace(m.m[k]) == "" {
+				return bad(m.field, "%q has no name or no quantity", k)
+			}
+		}
+	}
+	if len(s.Env) > maxSpecEntries || len(s.Metadata) > maxSpecEntries {
+		return bad("Env", "or Metadata has more than %d entries", maxSpecEntries)
+	}
+	for _, k := range sortedKeys(s.Env) {
+		switch {
+		case k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(s.Env[k], 0):
+			return bad("Env", "%q is not the name and value of a variable", shorten(k, 100))
+		case len(k)+len(s.Env[k]) > maxSpecText:
+			return bad("Env", "%q is longer than %d bytes", shorten(k, 100), maxSpecText)
+		}
+	}
+	for _, k := range sortedKeys(s.Metadata) {
+		switch {
+		case slices.Contains(ownershipKeys, k):
 			return bad("Metadata", "%s is set by AstraBox and can't be given", k)
+		case strings.TrimSpace(k) == "" || s.Metadata[k] == "":
+			return bad("Metadata", "%q has no name or no value", shorten(k, 100))
+		case hasControl(k) || hasControl(s.Metadata[k]) || len(k)+len(s.Metadata[k]) > maxSpecText:
+			return bad("Metadata", "%q has control characters or is too long", shorten(k, 100))
 		}
 	}
 	return nil
 }
 
-// OwnershipMetadata gives the metadata to send: the caller's and the stamps.
-func (s CreateSpec) OwnershipMetadata() map[string]string {
-	m := make(map[string]string, len(s.Metadata)+4)
-	for k, v := range s.Metadata {
-		m[k] = v
+func (s CreateSpec) checkMounts(bad refuseField) error {
+	for i, m := range s.WorkspaceMounts {
+		if why := badDir(m.Path); why != "" {
+			return bad("WorkspaceMounts", "the path %q %s", shorten(m.Path, 200), why)
+		}
+		if strings.Trim(m.Path, "/") == "" {
+			return bad("WorkspaceMounts", "nothing can be mounted over the root")
+		}
+		if m.Source == "" || strings.ContainsRune(m.Source, 0) {
+			return bad("WorkspaceMounts", "%s has no source", m.Path)
+		}
+		if slices.ContainsFunc(s.WorkspaceMounts[:i], func(o Mount) bool { return o.Path == m.Path }) {
+			return bad("WorkspaceMounts", "%s is there twice", m.Path)
+		}
 	}
-	m[KeyManagedBy] = ManagedBy
-	m[KeyInstallation] = s.InstallationID
-	m[KeySessionID] = s.OwnerID
-	m[KeyAssignmentID] = s.AssignmentID
-	return m
+	return nil
 }
 
-// Claim is the relation of a sandbox to an installation and owner.
-type Claim int
+// badDir says why a path can't be one of a spec; empty: it can.
+func badDir(p string) string {
+	if CheckPath("", p) != nil {
+		return "is not absolute, or too long"
+	}
+	for part := range strings.SplitSeq(p, "/") {
+		if part == "." || part == ".." {
+			return "has . or .. in it"
+		}
+	}
+	return ""
+}
 
-// The relations. Only a sandbox that is Mine may be destroyed.
-const (
-	ClaimUnknown Claim = iota // no metadata, or none that names an installation
-	ClaimForeign              // another manager, installation or owner
-	ClaimMine
-)
+// String shows what identifies the create, and no value that may be secret.
+func (s CreateSpec) String() string {
+	return fmt.Sprintf("create %s for %s (installation %s, image %s)", s.AssignmentID, s.OwnerID, s.InstallationID, s.Image)
+}
 
-// ClaimOf reads a sandbox's metadata. An empty owner accepts any owner of the installation.
-func ClaimOf(metadata map[string]string, installation, owner string) Claim {
-	if metadata[KeyInstallation] == "" {
-		return ClaimUnknown
-	}
-	if metadata[KeyManagedBy] != ManagedBy || metadata[KeyInstallation] != installation {
-		return ClaimForeign
-	}
-	if owner != "" && metadata[KeySessionID] != owner {
-		return ClaimForeign
-	}
-	return ClaimMine
+// GoString is String.
+func (s CreateSpec) GoString() string { return s.String() }
+
+// LogValue gives what String shows.
+func (s CreateSpec) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("assignment", s.AssignmentID), slog.String("owner", s.OwnerID),
+		slog.String("installation", s.InstallationID), slog.String("image", s.Image))
 }

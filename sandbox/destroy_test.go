@@ -10,29 +10,6 @@ import (
 	"github.com/astrabox/astrabox/sandbox"
 )
 
-// scripted is a provider whose Kill and Probe answer from a script.
-type scripted struct {
-	sandbox.Base
-	kill   func() (bool, error)
-	probe  func(n int) (sandbox.Observation, error)
-	probes int
-	kills  int
-}
-
-func (*scripted) Name() string                       { return "scripted" }
-func (*scripted) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{} }
-func (*scripted) Create(context.Context, sandbox.CreateSpec) (sandbox.Handle, error) {
-	return nil, errors.ErrUnsupported
-}
-func (*scripted) Connect(context.Context, string) (sandbox.Handle, error) {
-	return nil, errors.ErrUnsupported
-}
-func (s *scripted) Kill(context.Context, string) (bool, error) { s.kills++; return s.kill() }
-func (s *scripted) Probe(context.Context, string) (sandbox.Observation, error) {
-	s.probes++
-	return s.probe(s.probes)
-}
-
 func TestConfirmDestroyed(t *testing.T) {
 	ok := sandbox.Observation{Status: sandbox.ObservedOK, State: "running"}
 	gone := sandbox.Observation{Status: sandbox.ObservedGone}

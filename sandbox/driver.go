@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -17,14 +18,18 @@ const SeamVersion = "1.0"
 
 // Driver is an installed provider, inert until New is called.
 type Driver struct {
-	Name        string
-	SeamVersion string
+	Name        string // [a-z][a-z0-9_]*, the same for ever
+	SeamVersion string // the constant, as text: "1.0"
 	// Settings are the environment variables that only this provider reads.
 	Settings []Setting
-	// Declares equals the Capabilities() of what New returns.
+	// Declares equals the Capabilities() of what New returns, so that it is
+	// known what a provider can do before it is made.
 	Declares Capabilities
-	// New makes the provider. It is called for enabled backends only.
+	// New makes the provider. It is called for enabled backends only, once per
+	// process. A backend that isn't there yet is no error.
 	New func(ctx context.Context, h Host) (Provider, error)
+
+	origin Origin
 }
 
 // Setting is an environment variable that a provider owns.
@@ -34,38 +39,60 @@ type Setting struct {
 	Doc    string
 }
 
-// Host is all that a provider gets from AstraBox.
+// Host is all that a provider gets from AstraBox. It may import nothing internal.
 type Host struct {
 	Getenv         func(string) string
 	Log            *slog.Logger
 	InstallationID string
-	ExecdPath      string // of the execd binary, for providers that inject it
+	// PoolStore is nil where the deployment keeps no pools.
+	PoolStore PoolStore
+	ExecdPath string // of the execd binary, for providers that inject it
 }
 
-var (
-	nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+// Origin is the Go module that a driver came from.
+type Origin struct {
+	Package string // import path of what called Register
+	Module  string // empty: not known
+	Version string // "(devel)" for the main module; empty: not known
+}
 
-	registryMu sync.Mutex
-	registered []Driver
-	refusals   []string
-)
+// Origin says where a registered driver came from.
+func (d Driver) Origin() Origin { return d.origin }
+
+var nameForm = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// registry is the list of drivers; there is one per process, tests apart.
+type registry struct {
+	mu       sync.Mutex
+	drivers  []Driver
+	refusals []string
+}
+
+var installed registry
 
 // Register installs a driver. It is called when the provider's package is
-// imported and never panics: what is wrong is collected for [Installed].
+// imported and never panics: what is wrong is collected for [Installed], and
+// the server refuses to start with it.
 func Register(d Driver) {
-	registryMu.Lock()
-	defer registryMu.Unlock()
-	if wrong := d.wrong(); len(wrong) > 0 {
-		refusals = append(refusals, fmt.Sprintf("provider %q: %s", d.Name, strings.Join(wrong, "; ")))
-		return
-	}
-	if slices.ContainsFunc(registered, func(o Driver) bool { return o.Name == d.Name }) {
-		refusals = append(refusals, fmt.Sprintf("provider %q is registered twice", d.Name))
-		return
-	}
-	registered = append(registered, d)
+	d.origin = originOf(callerPackage(2))
+	installed.add(d)
 }
 
+func (r *registry) add(d Driver) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wrong := d.wrong()
+	if i := slices.IndexFunc(r.drivers, func(o Driver) bool { return o.Name == d.Name }); i >= 0 {
+		wrong = append(wrong, "the name is taken by the driver of "+r.drivers[i].origin.String())
+	}
+	if len(wrong) > 0 {
+		r.refusals = append(r.refusals, fmt.Sprintf("provider %q of %s: %s", shorten(d.Name, 80), d.origin, strings.Join(wrong, "; ")))
+		return
+	}
+	r.drivers = append(r.drivers, d)
+}
+
+// wrong names everything that can be seen to be wrong without making the provider.
 func (d Driver) wrong() (wrong []string) {
 	if !nameForm.MatchString(d.Name) {
 		wrong = append(wrong, "the name must match "+nameForm.String())
@@ -76,93 +103,79 @@ func (d Driver) wrong() (wrong []string) {
 	if d.New == nil {
 		wrong = append(wrong, "New is nil")
 	}
+	seen := map[string]bool{}
 	for _, s := range d.Settings {
-		if s.Name == "" {
+		switch {
+		case s.Name == "":
 			wrong = append(wrong, "a setting has no name")
+		case strings.ContainsAny(s.Name, "=\x00") || strings.ContainsFunc(s.Name, func(r rune) bool { return r <= ' ' }):
+			wrong = append(wrong, fmt.Sprintf("%q can't be the name of a setting", shorten(s.Name, 80)))
+		case seen[s.Name]:
+			wrong = append(wrong, "the setting "+s.Name+" is there twice")
 		}
+		seen[s.Name] = true
 	}
-	return wrong
+	return append(wrong, d.Declares.wrong()...)
 }
 
 func major(v string) string { m, _, _ := strings.Cut(v, "."); return m }
 
 // Installed gives the drivers by name, and an error that names everything that
-// was refused.
-func Installed() ([]Driver, error) {
-	registryMu.Lock()
-	defer registryMu.Unlock()
-	out := slices.Clone(registered)
+// was refused: provider, package, module, and all that is wrong with each.
+func Installed() ([]Driver, error) { return installed.list() }
+
+func (r *registry) list() ([]Driver, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.drivers)
 	slices.SortFunc(out, func(a, b Driver) int { return strings.Compare(a.Name, b.Name) })
-	if len(refusals) > 0 {
-		return out, Errorf(CodeInvalid, "%s", strings.Join(refusals, "\n"))
+	if len(r.refusals) > 0 {
+		return out, Errorf(CodeInvalid, "%s", strings.Join(r.refusals, "\n"))
 	}
 	return out, nil
 }
 
-// Bound is a provider whose optional interfaces are resolved: a nil field is
-// an operation that the backend doesn't have (or that was masked).
-type Bound struct {
-	Provider
-	Caps      Capabilities
-	Pauser    Pauser
-	Finder    AssignmentFinder
-	Inventory Inventory
+// String gives module and version, as far as they are known.
+func (o Origin) String() string {
+	switch {
+	case o.Module == "":
+		return "package " + o.Package
+	case o.Version == "":
+		return "module " + o.Module
+	}
+	return "module " + o.Module + " " + o.Version
 }
 
-// Bind checks a provider against its driver and the rules, and resolves its
-// optional interfaces. Flags named in mask are taken as undeclared. The error
-// names everything that is wrong.
-func Bind(d Driver, p Provider, mask ...string) (*Bound, error) {
-	if v := reflect.ValueOf(p); p == nil || (v.Kind() == reflect.Pointer && v.IsNil()) {
-		return nil, Errorf(CodeInvalid, "provider %q: New returned no provider", d.Name)
+// callerPackage gives the import path of the function that many calls up.
+func callerPackage(skip int) string {
+	pc, _, _, ok := runtime.Caller(skip)
+	if !ok {
+		return ""
 	}
-	var wrong []string
-	if n := p.Name(); n != d.Name {
-		wrong = append(wrong, fmt.Sprintf("it calls itself %q", n))
+	name := runtime.FuncForPC(pc).Name()
+	// path/to/pkg.init.0: the package ends at the first dot after the last slash.
+	slash := strings.LastIndexByte(name, '/') + 1
+	if dot := strings.IndexByte(name[slash:], '.'); dot >= 0 {
+		name = name[:slash+dot]
 	}
-	caps := p.Capabilities()
-	if caps != d.Declares {
-		wrong = append(wrong, fmt.Sprintf("it declares %+v, its driver %+v", caps, d.Declares))
+	return strings.ReplaceAll(name, "%2e", ".") // a dot in the last element of a path
+}
+
+// originOf finds the module of a package in what the binary says of itself.
+func originOf(pkg string) Origin {
+	o := Origin{Package: pkg}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return o
 	}
-	b := &Bound{Provider: p, Caps: caps}
-	for _, r := range Rules() {
-		if slices.Contains(mask, r.Flag) {
-			reflect.ValueOf(&b.Caps).Elem().FieldByName(r.Flag).SetBool(false)
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		if m.Path == "" || pkg != m.Path && !strings.HasPrefix(pkg, m.Path+"/") || len(m.Path) < len(o.Module) {
 			continue
 		}
-		if r.Declared(caps) && !r.bind(p, b) {
-			wrong = append(wrong, fmt.Sprintf("it declares %s without %s", r.Flag, r.Needs))
+		o.Module, o.Version = m.Path, m.Version
+		if m.Replace != nil && m.Replace.Version != "" {
+			o.Version = m.Replace.Version
 		}
 	}
-	if len(wrong) > 0 {
-		return nil, Errorf(CodeInvalid, "provider %q: %s", d.Name, strings.Join(wrong, "; "))
-	}
-	return b, nil
-}
-
-// Create is Provider.Create, with the handle held to the declared capabilities.
-func (b *Bound) Create(ctx context.Context, spec CreateSpec) (Handle, error) {
-	h, err := b.Provider.Create(ctx, spec)
-	return b.check(h, err)
-}
-
-// Connect is Provider.Connect, with the handle held to the declared capabilities.
-func (b *Bound) Connect(ctx context.Context, sandboxID string) (Handle, error) {
-	if err := CheckID(sandboxID); err != nil {
-		return nil, err
-	}
-	h, err := b.Provider.Connect(ctx, sandboxID)
-	return b.check(h, err)
-}
-
-func (b *Bound) check(h Handle, err error) (Handle, error) {
-	switch {
-	case err != nil:
-		return nil, err
-	case h == nil || h.SandboxID() == "":
-		return nil, Errorf(CodeUnavailable, "the backend %s gave a sandbox without an id", b.Name())
-	case b.Caps.ProcessSessions && (h.Processes() == nil || IsUnsupportedProcesses(h.Processes())):
-		return nil, Errorf(CodeInvalid, "the backend %s declares ProcessSessions, but its sandbox has no Processes", b.Name())
-	}
-	return h, nil
+	return o
 }

@@ -23,16 +23,31 @@ const (
 	CodeAssignmentConflict      Code = "SANDBOX_ASSIGNMENT_CONFLICT"
 	CodeAssignmentAmbiguous     Code = "SANDBOX_ASSIGNMENT_AMBIGUOUS"
 	CodeCreateInterrupted       Code = "SANDBOX_CREATE_INTERRUPTED"
-	CodeIsolationUnsupported    Code = "SANDBOX_ISOLATION_UNSUPPORTED"
 	CodeIsolatedSessionNotFound Code = "SANDBOX_ISOLATED_SESSION_NOT_FOUND"
-	CodeProcessUnsupported      Code = "SANDBOX_PROCESS_SESSIONS_UNSUPPORTED"
-	CodePauseUnsupported        Code = "SANDBOX_PAUSE_UNSUPPORTED"
-	CodeListingUnsupported      Code = "SANDBOX_LISTING_UNSUPPORTED"
-	CodeSignedUnsupported       Code = "SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED"
-	CodeUnsupported             Code = "SANDBOX_UNSUPPORTED"
+	CodePoolUnavailable         Code = "SANDBOX_CLIENT_POOL_UNAVAILABLE"
 	CodePortReserved            Code = "EXPOSE_PORT_RESERVED"
-	CodeBackendUnknown          Code = "SANDBOX_BACKEND_UNKNOWN"
-	CodeBackendDisabled         Code = "SANDBOX_BACKEND_DISABLED"
+	CodeLinkNeedsHeaders        Code = "SANDBOX_BROWSER_ENDPOINT_REQUIRES_HEADERS"
+	CodeDiagnosticScope         Code = "SANDBOX_DIAGNOSTIC_SCOPE_INVALID"
+	// CodeConfigUnsupported: configuration needs what its backend lacks.
+	CodeConfigUnsupported Code = "SANDBOX_CONFIG_UNSUPPORTED"
+	CodeLevelUnsupported  Code = "UNSUPPORTED_SANDBOX_PERMISSION_LEVEL"
+
+	// What a backend lacks.
+	CodeUnsupported            Code = "SANDBOX_UNSUPPORTED"
+	CodeIsolationUnsupported   Code = "SANDBOX_ISOLATION_UNSUPPORTED"
+	CodeProcessUnsupported     Code = "SANDBOX_PROCESS_SESSIONS_UNSUPPORTED"
+	CodePauseUnsupported       Code = "SANDBOX_PAUSE_UNSUPPORTED"
+	CodeListingUnsupported     Code = "SANDBOX_LISTING_UNSUPPORTED"
+	CodeCorrelatedUnsupported  Code = "SANDBOX_CORRELATED_CREATE_UNSUPPORTED"
+	CodeSignedUnsupported      Code = "SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED"
+	CodeNetworkUnsupported     Code = "SANDBOX_NETWORK_POLICY_UNSUPPORTED"
+	CodeInjectionUnsupported   Code = "SANDBOX_CREDENTIAL_INJECTION_UNSUPPORTED"
+	CodePoolUnsupported        Code = "SANDBOX_CLIENT_POOL_UNSUPPORTED"
+	CodeDiagnosticsUnsupported Code = "SANDBOX_DIAGNOSTICS_UNSUPPORTED"
+
+	// The choice of backends.
+	CodeBackendUnknown  Code = "SANDBOX_BACKEND_UNKNOWN"
+	CodeBackendDisabled Code = "SANDBOX_BACKEND_DISABLED"
 )
 
 // Sentinels for [errors.Is]. An [*Error] matches the sentinel of its code, so
@@ -98,18 +113,22 @@ func Errorf(code Code, format string, args ...any) *Error {
 
 func codeDefaults(c Code) (status int, retryable bool) {
 	switch c {
-	case CodeInvalid, CodeNameInvalid, CodePortReserved:
+	case CodeInvalid, CodeNameInvalid, CodePortReserved, CodeDiagnosticScope:
 		return http.StatusBadRequest, false
 	case CodeGone, CodeNotFound, CodeBackendUnknown:
 		return http.StatusNotFound, false
-	case CodeNotRunning, CodeIsolatedSessionNotFound, CodeAssignmentConflict, CodeAssignmentAmbiguous, CodeCreateInterrupted, CodeBackendDisabled:
+	case CodeNotRunning, CodeIsolatedSessionNotFound, CodeAssignmentConflict, CodeAssignmentAmbiguous, CodeCreateInterrupted, CodeBackendDisabled,
+		CodeConfigUnsupported, CodeLevelUnsupported:
 		return http.StatusConflict, false
-	case CodeCapacity:
+	case CodeCapacity, CodePoolUnavailable:
 		return http.StatusServiceUnavailable, true
 	case CodeCleanupUnconfirmed:
 		return http.StatusBadGateway, true
-	case CodeIsolationUnsupported, CodeProcessUnsupported, CodePauseUnsupported, CodeListingUnsupported, CodeSignedUnsupported, CodeUnsupported:
+	case CodeUnsupported, CodeIsolationUnsupported, CodeProcessUnsupported, CodePauseUnsupported, CodeListingUnsupported, CodeCorrelatedUnsupported, CodeSignedUnsupported,
+		CodeNetworkUnsupported, CodeInjectionUnsupported, CodePoolUnsupported, CodeDiagnosticsUnsupported:
 		return http.StatusNotImplemented, false
+	case CodeLinkNeedsHeaders:
+		return http.StatusBadGateway, false
 	default:
 		return http.StatusBadGateway, true
 	}
@@ -136,6 +155,18 @@ func (e *Error) Is(target error) bool {
 	}
 	return false
 }
+
+// publicText is what of an error may be shown: the message of an [*Error], and
+// of any other only that there was one.
+func publicText(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Message
+	}
+	return "the backend gave a reason that is in the server's log only"
+}
+
+func pathRejected(why string) error { return fmt.Errorf("%w: %s", ErrPathRejected, why) }
 
 // CodeOf gives the code of the first [*Error] in err's chain, or "".
 func CodeOf(err error) Code {

@@ -2,8 +2,8 @@ package sandbox
 
 import (
 	"context"
-	"net/url"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -89,7 +89,8 @@ type Mount struct {
 // ObservedStatus is what a probe saw.
 type ObservedStatus int
 
-// What a probe can see. The zero value is Unknown.
+// What a probe can see. The zero value is Unknown. Any other number is read as
+// ObservedError.
 const (
 	Unknown       ObservedStatus = iota
 	ObservedOK                   // it exists; State says how it is
@@ -102,6 +103,20 @@ type Observation struct {
 	Status ObservedStatus
 	State  string // the backend's own word, lower case; never empty with ObservedOK
 	Detail string // plain text for people, without secrets
+}
+
+// Normal gives the observation as it is read: the state in lower case without
+// space around it; ObservedOK without a state, and a status that there isn't,
+// are ObservedError.
+func (o Observation) Normal() Observation {
+	o.State = strings.ToLower(strings.TrimSpace(o.State))
+	switch {
+	case o.Status == ObservedOK && o.State == "":
+		return Observation{Status: ObservedError, Detail: "the backend gave no state"}
+	case o.Status < Unknown || o.Status > ObservedError:
+		return Observation{Status: ObservedError, Detail: "the backend gave a status that there isn't"}
+	}
+	return o
 }
 
 // Lost reports whether an existing sandbox will not come back by itself.
@@ -141,34 +156,22 @@ func CheckID(id string) error {
 // rebuilt by Connect in another process. It may also be an io.Closer; Close
 // releases local resources only.
 type Handle interface {
+	// SandboxID is never empty, constant across pause and resume, and the id
+	// that every operation takes.
 	SandboxID() string
 	Files() Files
 	Commands() Commands
+	// Processes is [UnsupportedProcesses] where the backend has none.
 	Processes() Processes
 	// Endpoint gives an address of the in-sandbox port, and the headers that
-	// every request to it must carry. Reserved ports: EXPOSE_PORT_RESERVED.
+	// every request to it must carry. It is for AstraBox itself, which hands it
+	// to nobody. A port that isn't from 1 to 65535: SANDBOX_CONFIG_INVALID. A
+	// provider may refuse its reserved ports (EXPOSE_PORT_RESERVED).
 	Endpoint(ctx context.Context, port int) (Endpoint, error)
 	// SignedEndpoint gives an address that itself carries a credential until
-	// expiresAt. A backend that can't sign: SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED.
+	// expiresAt, for a client that can't send headers. It is never cached. A
+	// backend that can't sign: SANDBOX_SIGNED_ENDPOINT_UNSUPPORTED, never an
+	// address without a credential. Reserved ports ([CheckPort]):
+	// EXPOSE_PORT_RESERVED. See [BrowserLink].
 	SignedEndpoint(ctx context.Context, port int, expiresAt time.Time) (Endpoint, error)
 }
-
-// Endpoint is an absolute http or https URL that reaches a port of a sandbox.
-// Header values are secrets: String leaves them out.
-type Endpoint struct {
-	URL     *url.URL
-	Headers map[string]string
-}
-
-// String gives the URL without its query and without headers.
-func (e Endpoint) String() string {
-	if e.URL == nil {
-		return ""
-	}
-	u := *e.URL
-	u.RawQuery, u.User = "", nil
-	return u.String()
-}
-
-// GoString is String, so that %#v shows no header either.
-func (e Endpoint) GoString() string { return e.String() }

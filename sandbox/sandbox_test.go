@@ -1,12 +1,9 @@
 package sandbox_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -109,99 +106,6 @@ func TestClaim(t *testing.T) {
 	} {
 		if got := sandbox.ClaimOf(tt.metadata, tt.installation, tt.owner); got != tt.want {
 			t.Errorf("ClaimOf(%v, %q, %q) = %v, want %v", tt.metadata, tt.installation, tt.owner, got, tt.want)
-		}
-	}
-}
-
-// full implements every optional interface.
-type full struct {
-	scripted
-	caps sandbox.Capabilities
-}
-
-func (f *full) Capabilities() sandbox.Capabilities         { return f.caps }
-func (*full) Pause(context.Context, string) (bool, error)  { return true, nil }
-func (*full) Resume(context.Context, string) (bool, error) { return true, nil }
-func (*full) DescribeSandbox(context.Context, string) (sandbox.Info, error) {
-	return sandbox.Info{}, nil
-}
-func (*full) FindSandboxByAssignment(context.Context, string, string) (sandbox.Info, bool, error) {
-	return sandbox.Info{}, false, nil
-}
-func (*full) ListSandboxes(context.Context, map[string]string, string) ([]sandbox.Info, string, error) {
-	return nil, "", nil
-}
-
-// bare declares what it is told to and implements nothing optional.
-type bare struct {
-	scripted
-	caps sandbox.Capabilities
-}
-
-func (b *bare) Capabilities() sandbox.Capabilities { return b.caps }
-
-// Every flag has exactly one rule, and Bind refuses the flag without its operations.
-func TestEveryFlagHasARule(t *testing.T) {
-	rules := sandbox.Rules()
-	typ := reflect.TypeFor[sandbox.Capabilities]()
-	for i := range typ.NumField() {
-		flag := typ.Field(i).Name
-		var c sandbox.Capabilities
-		reflect.ValueOf(&c).Elem().Field(i).SetBool(true)
-
-		at := slices.IndexFunc(rules, func(r sandbox.Rule) bool { return r.Flag == flag })
-		if at < 0 {
-			t.Errorf("%s has no rule", flag)
-			continue
-		}
-		r := rules[at]
-		if !r.Declared(c) || r.Declared(sandbox.Capabilities{}) {
-			t.Errorf("the rule of %s reads another flag", flag)
-		}
-		if r.Needs == "" || r.Doc == "" {
-			t.Errorf("the rule of %s has no text", flag)
-		}
-		d := sandbox.Driver{Name: "scripted", SeamVersion: sandbox.SeamVersion, Declares: c}
-		if _, err := sandbox.Bind(d, &full{caps: c}); err != nil {
-			t.Errorf("%s with its operations: %v", flag, err)
-		}
-		if flag == "ProcessSessions" {
-			continue // checked on the handle
-		}
-		if _, err := sandbox.Bind(d, &bare{caps: c}); err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%s without its operations: %v", flag, err)
-		}
-		if b, err := sandbox.Bind(d, &bare{caps: c}, flag); err != nil || r.Declared(b.Caps) {
-			t.Errorf("%s masked: %v", flag, err)
-		}
-	}
-	if len(rules) != typ.NumField() {
-		t.Errorf("%d rules for %d flags", len(rules), typ.NumField())
-	}
-}
-
-func TestUndeclaredIsNotUsed(t *testing.T) {
-	b, err := sandbox.Bind(sandbox.Driver{Name: "scripted"}, &full{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.Pauser != nil || b.Finder != nil || b.Inventory != nil {
-		t.Error("an operation whose flag is false was bound")
-	}
-}
-
-func TestBindNamesEverythingAtOnce(t *testing.T) {
-	d := sandbox.Driver{Name: "other", Declares: sandbox.Capabilities{}}
-	_, err := sandbox.Bind(d, &bare{caps: sandbox.Capabilities{Pause: true, InventoryListing: true}})
-	for _, want := range []string{`calls itself "scripted"`, "its driver", "Pause", "InventoryListing"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v doesn't name %q", err, want)
-		}
-	}
-	var none *bare
-	for _, p := range []sandbox.Provider{nil, none} {
-		if _, err := sandbox.Bind(d, p); err == nil {
-			t.Errorf("Bind(%#v) passed", p)
 		}
 	}
 }

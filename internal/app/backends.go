@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -80,14 +79,11 @@ func choose(installed []sandbox.Driver, getenv func(string) string, log *slog.Lo
 	case !b.has(b.standard):
 		return invalid("%s names %q, which is not enabled. Enabled: %s.", settingBackend, b.standard, b.names())
 	}
-	var flags []string
-	for _, r := range sandbox.Rules() {
-		flags = append(flags, r.Flag)
-	}
+	flags := sandbox.Maskable()
 	for _, flag := range words(getenv(settingDisable)) {
 		i := slices.IndexFunc(flags, func(f string) bool { return strings.EqualFold(f, flag) })
 		if i < 0 {
-			return invalid("%s names %q, which is no capability. There are: %s.", settingDisable, flag, strings.Join(flags, ", "))
+			return invalid("%s names %q, which is nothing that can be disabled. There are: %s.", settingDisable, flag, strings.Join(flags, ", "))
 		}
 		b.mask = append(b.mask, flags[i])
 	}
@@ -141,11 +137,7 @@ func publicText(err error) string { return fault.From(err).Public }
 // no other.
 func closeBackends(log *slog.Logger, bound []*sandbox.Bound) {
 	for _, b := range bound {
-		closer, ok := b.Provider.(io.Closer)
-		if !ok {
-			continue
-		}
-		if err := closer.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		if err := b.Close(); err != nil && !errors.Is(err, context.Canceled) {
 			log.Warn("a sandbox provider didn't close", "provider", b.Name(), "error", err)
 		}
 	}

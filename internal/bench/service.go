@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -74,10 +73,8 @@ func (s *service) close() error {
 		if err := s.destroyAll(ctx); err != nil {
 			return err
 		}
-		if c, ok := s.Provider.(io.Closer); ok {
-			if err := c.Close(); err != nil {
-				return err
-			}
+		if err := s.Bound.Close(); err != nil {
+			return err
 		}
 	}
 	if s.pid != 0 {

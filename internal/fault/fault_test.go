@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
@@ -33,6 +34,23 @@ func TestCatalogueIsSound(t *testing.T) {
 			t.Errorf("Lookup(%s) gives something else", e.Code)
 		}
 		seen[e.Code] = true
+	}
+}
+
+// Every code of the seam is in the catalogue, so that it has a sentence.
+func TestCatalogueHasTheSeam(t *testing.T) {
+	text, err := os.ReadFile("../../sandbox/errors.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := regexp.MustCompile(`Code = "([A-Z_]+)"`).FindAllStringSubmatch(string(text), -1)
+	if len(codes) < 20 {
+		t.Fatalf("only %d codes were found", len(codes))
+	}
+	for _, m := range codes {
+		if _, ok := byCode[Code(m[1])]; !ok {
+			t.Errorf("%s has no entry", m[1])
+		}
 	}
 }
 
