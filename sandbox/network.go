@@ -89,7 +89,9 @@ type Destination struct {
 
 // ParseDestination reads an exact host, a leftmost wildcard, an IP or a CIDR.
 func ParseDestination(text string) (Destination, error) {
-	refuse := func(why string) (Destination, error) { return Destination{}, fmt.Errorf("%q %s", shorten(text, 80), why) }
+	refuse := func(why string) (Destination, error) {
+		return Destination{}, fmt.Errorf("%q %s", shorten(text, 80), why)
+	}
 	// Letters outside ASCII could turn into others when lower-cased.
 	for _, r := range text {
 		if r >= 0x80 {

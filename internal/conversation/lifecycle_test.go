@@ -282,14 +282,15 @@ func TestSweep(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *world) {
 		id := w.create()
 		w.settled(id, w.send(id, "m1", "echo one"))
-		mine := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: "inst", sandbox.KeyAssignmentID: "asg_x"}
+		mine := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: "inst", sandbox.KeySessionID: "cnv_x", sandbox.KeyAssignmentID: "asg_x"}
+		unclaimed := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: "inst"}
 		foreign := map[string]string{sandbox.KeyManagedBy: sandbox.ManagedBy, sandbox.KeyInstallation: "other"}
 		old, young := w.backend.Plant(mine, time.Hour), w.backend.Plant(mine, 0)
-		other, nobodys := w.backend.Plant(foreign, time.Hour), w.backend.Plant(nil, time.Hour)
+		other, nobodys, ownerless := w.backend.Plant(foreign, time.Hour), w.backend.Plant(nil, time.Hour), w.backend.Plant(unclaimed, time.Hour)
 		w.backend.Set(func(b *fleettest.Backend) { b.ListAll = true })
 		time.Sleep(6 * time.Minute)
 		boxes := w.backend.Boxes()
-		for box, want := range map[string]bool{old: false, young: true, other: true, nobodys: true, w.get(id).Runtime.SandboxID: true} {
+		for box, want := range map[string]bool{old: false, young: true, other: true, nobodys: true, ownerless: true, w.get(id).Runtime.SandboxID: true} {
 			if _, there := boxes[box]; there != want {
 				t.Errorf("%s is there: %v", box, there)
 			}

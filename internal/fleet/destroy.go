@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -203,8 +204,20 @@ func (f *Fleet) sweep(ctx context.Context) (found int, err error) {
 			// The rows are read after the listing: an assignment is stored before
 			// its sandbox exists, so what is in the listing and in no row has no
 			// owner any more.
-			if sandbox.ClaimOf(info.Metadata, f.cfg.InstallationID, "") != sandbox.ClaimMine ||
-				info.CreatedAt.IsZero() || time.Since(info.CreatedAt) < f.cfg.SweepGrace {
+			if info.CreatedAt.IsZero() || time.Since(info.CreatedAt) < f.cfg.SweepGrace {
+				continue
+			}
+			switch claim := sandbox.ClaimOf(info.Metadata, f.cfg.InstallationID, ""); {
+			case claim == sandbox.ClaimUnclaimed:
+				f.log.Warn("a sandbox of this installation names no owner; it is left alone", "backend", name, "sandbox", info.ID)
+				continue
+			case !claim.MayDestroy(), b.Pool != nil && b.Pool.OwnsUnclaimedSandbox(info):
+				continue
+			}
+			if busy, err := f.holdsSessions(ctx, b, info.ID); err != nil {
+				f.log.Warn("a sandbox that nobody names can't be asked for isolated sessions; it is left alone", "backend", name, "sandbox", info.ID, "err", err)
+				continue
+			} else if busy {
 				continue
 			}
 			named, err := f.cfg.Store.Named(ctx, name, info.ID, info.Metadata[sandbox.KeyAssignmentID])
@@ -227,6 +240,21 @@ func (f *Fleet) sweep(ctx context.Context) (found int, err error) {
 		f.Kick()
 	}
 	return found, nil
+}
+
+// holdsSessions reports whether conversations share the sandbox still. One that
+// is gone or doesn't run holds none.
+func (f *Fleet) holdsSessions(ctx context.Context, b *sandbox.Bound, id string) (bool, error) {
+	if b.Isolated == nil {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.CallTimeout)
+	defer cancel()
+	n, err := b.Isolated.CountActiveIsolatedSessions(ctx, id)
+	if isGone(err) || errors.Is(err, sandbox.ErrNotRunning) {
+		return false, nil
+	}
+	return n > 0, err
 }
 
 // maxPages bounds a listing that never ends.

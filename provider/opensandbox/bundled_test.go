@@ -308,12 +308,17 @@ func TestCreateRefusals(t *testing.T) {
 		"metadata key":   {func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{"no label": "1"} }, sandbox.CodeInvalid},
 		"ownership key":  {func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeySessionID: "x"} }, sandbox.CodeInvalid},
 		"zero cpu":       {func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"cpu": "0"} }, sandbox.CodeInvalid},
-		"mounts":         {func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{}} }, sandbox.CodeUnsupported},
+		"mounts":         {func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Source: "x", Path: "/x"}} }, sandbox.CodeUnsupported},
+		"network":        {func(s *sandbox.CreateSpec) { s.NetworkPolicy = &sandbox.NetworkPolicy{} }, sandbox.CodeNetworkUnsupported},
+		"credentials":    {func(s *sandbox.CreateSpec) { s.CredentialProxy = true }, sandbox.CodeInjectionUnsupported},
+		"level":          {func(s *sandbox.CreateSpec) { s.PermissionLevel = sandbox.PermissionAdvanced }, sandbox.CodeLevelUnsupported},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sp := spec("asg_" + strings.ReplaceAll(name, " ", "-"))
 			tc.edit(&sp)
 			_, err := p.Create(t.Context(), sp)
+			wantCode(t, err, tc.want)
+			_, err = p.Provider.Create(t.Context(), sp) // the provider itself, too
 			wantCode(t, err, tc.want)
 		})
 	}

@@ -78,8 +78,17 @@ func createBody(spec sandbox.CreateSpec) (wire.CreateRequest, error) {
 	if err := spec.Validate(); err != nil {
 		return none, err
 	}
-	if len(spec.WorkspaceMounts) > 0 {
+	if err := declared.CheckLevel(Name, spec.PermissionLevel); err != nil {
+		return none, err
+	}
+	// What the service isn't asked for yet is refused, not left out.
+	switch {
+	case len(spec.WorkspaceMounts) > 0:
 		return none, sandbox.Errorf(sandbox.CodeUnsupported, "open_sandbox: WorkspaceMounts aren't supported")
+	case spec.NetworkPolicy != nil:
+		return none, sandbox.Missing("CreateNetworkPolicy", Name)
+	case spec.CredentialProxy || !spec.Vault.IsZero():
+		return none, sandbox.Missing("EgressCredentialInjection", Name)
 	}
 	for k := range spec.Env {
 		if strings.HasPrefix(k, reservedEnv) {
@@ -232,6 +241,11 @@ func (p *Provider) finish(ctx context.Context, spec sandbox.CreateSpec, id, stat
 			return nil, p.undo(ctx, id, fmt.Errorf("make Dir: %w", err))
 		}
 	}
+	if spec.WaitForPort != 0 {
+		if err := awaitPort(ctx, h, spec.WaitForPort, p.ready); err != nil {
+			return nil, p.undo(ctx, id, err)
+		}
+	}
 	return h, nil
 }
 
@@ -288,6 +302,23 @@ func (p *Provider) prove(ctx context.Context, h *handle, command bool) error {
 		case <-time.After(channelEvery):
 		}
 	}
+}
+
+// awaitPort waits until something listens on a port, with a loop inside the
+// sandbox: from outside a proxy may answer for a port behind which nothing is.
+func awaitPort(ctx context.Context, h *handle, port int, limit time.Duration) error {
+	seconds := int(limit / time.Second)
+	line := fmt.Sprintf(`i=0; while [ $i -le %d ]; do cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ':%04X [0-9A-F]*:0000 0A ' && exit 0; i=$((i+1)); sleep 0.2; done; exit 7`, 5*seconds, port)
+	r, err := h.Commands().Run(ctx, sandbox.Command{Line: line, Timeout: limit})
+	switch {
+	case err != nil && (errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil):
+		return sandbox.Errorf(sandbox.CodeUnavailable, "nothing listened on port %d within %v: %w", port, limit, err)
+	case err != nil:
+		return fmt.Errorf("wait for port %d: %w", port, err)
+	case r.ExitCode != 0:
+		return sandbox.Errorf(sandbox.CodeUnavailable, "nothing listened on port %d within %v (the loop in the sandbox ended with %d)", port, limit, r.ExitCode)
+	}
+	return nil
 }
 
 // undo destroys a sandbox whose create failed and gives the error of the
