@@ -311,6 +311,12 @@ var olderCodes = []string{
 // from the daemon, and a refused token, say nothing about what was asked:
 // they are ErrUnreachable.
 func (c *Conn) refused(resp *http.Response) error {
+	c.mu.Lock()
+	foreign := c.foreign
+	c.mu.Unlock()
+	if foreign && resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return &refusal{status: resp.StatusCode} // its body may never come
+	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, errorBodyLimit))
 	if err != nil {
 		return lost(err) // half of an answer isn't another answer
@@ -326,9 +332,6 @@ func (c *Conn) refused(resp *http.Response) error {
 			r.code, r.message = codeBare, e.Bare
 		}
 	}
-	c.mu.Lock()
-	foreign := c.foreign
-	c.mu.Unlock()
 	ours := resp.Header.Get(wire.HeaderServer) != ""
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:

@@ -101,12 +101,17 @@ func (o outcome) output() (string, error) {
 	return strings.TrimSpace(o.out), nil
 }
 
-// line runs a shell line. It returns at the event that ends it, since the
-// response goes on for a second. When ctx ends, the line is killed.
+// line runs a shell line of at most lineTime.
 func (f foreign) line(ctx context.Context, line string) (outcome, error) {
-	run, stop := context.WithTimeout(ctx, lineTime+graceTime)
+	return f.lineFor(ctx, line, lineTime)
+}
+
+// lineFor runs a shell line. It returns at the event that ends it, since the
+// response goes on for a second. When ctx ends, the line is killed.
+func (f foreign) lineFor(ctx context.Context, line string, limit time.Duration) (outcome, error) {
+	run, stop := context.WithTimeout(ctx, limit+graceTime)
 	defer stop()
-	body, err := json.Marshal(wire.CommandRequest{Command: line, Timeout: lineTime.Milliseconds()})
+	body, err := json.Marshal(wire.CommandRequest{Command: line, Timeout: limit.Milliseconds()})
 	if err != nil {
 		return outcome{}, fmt.Errorf("execd: %w", err)
 	}

@@ -103,6 +103,9 @@ func (f *files) post(ctx context.Context, path string, in any) error {
 }
 
 func (f *files) Stat(ctx context.Context, path string) (sandbox.FileInfo, error) {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Stat(ctx, path)
+	}
 	info, err := f.stat(ctx, path)
 	return info, pathError(ctx, "stat", path, err)
 }
@@ -124,6 +127,9 @@ func (f *files) stat(ctx context.Context, path string) (sandbox.FileInfo, error)
 }
 
 func (f *files) List(ctx context.Context, dir string, depth int) (iter.Seq2[sandbox.FileInfo, error], error) {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.List(ctx, dir, depth)
+	}
 	if depth < 0 {
 		return nil, pathError(ctx, "list", dir, rejected(wire.CodePathInvalid, "a depth isn't negative"))
 	}
@@ -131,6 +137,9 @@ func (f *files) List(ctx context.Context, dir string, depth int) (iter.Seq2[sand
 }
 
 func (f *files) Search(ctx context.Context, root, pattern string) (iter.Seq2[sandbox.FileInfo, error], error) {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Search(ctx, root, pattern)
+	}
 	return f.sequence(ctx, "search", root, wire.PathSearch, "pattern", pattern)
 }
 
@@ -197,6 +206,9 @@ func entries(ctx context.Context, body io.Reader, yield func(sandbox.FileInfo, e
 }
 
 func (f *files) MakeDir(ctx context.Context, path string, o sandbox.DirOptions) error {
+	if other := f.elsewhere(ctx); other != nil {
+		return other.MakeDir(ctx, path, o)
+	}
 	a, err := attrOf(o.Attr)
 	if err = errors.Join(err, f.check(path)); err == nil {
 		err = f.post(ctx, wire.PathMakeDir, wire.MakeDir{Scope: f.scope(path), FileAttr: a, Parents: o.Parents})
@@ -205,6 +217,9 @@ func (f *files) MakeDir(ctx context.Context, path string, o sandbox.DirOptions) 
 }
 
 func (f *files) SetAttr(ctx context.Context, path string, a sandbox.Attr) error {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.SetAttr(ctx, path, a)
+	}
 	w, err := attrOf(a)
 	if err = errors.Join(err, f.check(path)); err == nil {
 		err = f.post(ctx, wire.PathAttr, wire.SetAttr{Scope: f.scope(path), FileAttr: w})
@@ -213,11 +228,17 @@ func (f *files) SetAttr(ctx context.Context, path string, a sandbox.Attr) error 
 }
 
 func (f *files) Rename(ctx context.Context, from, to string) error {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Rename(ctx, from, to)
+	}
 	return f.rename(ctx, "rename", from, to, false)
 }
 
 // Move implements sandbox.Mover.
 func (f *files) Move(ctx context.Context, from, to string) error {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Move(ctx, from, to)
+	}
 	return f.rename(ctx, "move", from, to, true)
 }
 
@@ -231,10 +252,16 @@ func (f *files) rename(ctx context.Context, op, from, to string, noReplace bool)
 }
 
 func (f *files) Remove(ctx context.Context, paths ...string) error {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Remove(ctx, paths...)
+	}
 	return f.remove(ctx, "remove", paths, false)
 }
 
 func (f *files) RemoveAll(ctx context.Context, path string) error {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.RemoveAll(ctx, path)
+	}
 	return f.remove(ctx, "removeall", []string{path}, true)
 }
 

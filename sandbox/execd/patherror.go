@@ -73,7 +73,7 @@ func pathError(ctx context.Context, op, path string, err error) error {
 			path = named
 		}
 		err = causeOf(&e)
-	case errors.Is(err, sandbox.ErrPathRejected), errors.Is(err, sandbox.ErrUnreachable):
+	case errors.Is(err, sandbox.ErrPathNotFound), errors.Is(err, sandbox.ErrPathRejected), errors.Is(err, sandbox.ErrUnreachable):
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	default:

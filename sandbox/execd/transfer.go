@@ -17,6 +17,9 @@ import (
 
 // Open reads from offset; one at or past the end gives nothing.
 func (f *files) Open(ctx context.Context, path string, offset, length int64) (io.ReadCloser, error) {
+	if o := f.elsewhere(ctx); o != nil {
+		return o.Open(ctx, path, offset, length)
+	}
 	r, err := f.open(ctx, path, offset, length)
 	if err != nil {
 		return nil, pathError(ctx, "open", path, err)
@@ -106,6 +109,9 @@ func (c *content) Read(p []byte) (int, error) {
 func (c *content) Close() error { return c.body.Close() }
 
 func (f *files) Write(ctx context.Context, path string, r io.Reader, o sandbox.WriteOptions) error {
+	if other := f.elsewhere(ctx); other != nil {
+		return other.Write(ctx, path, r, o)
+	}
 	return pathError(ctx, "write", path, f.write(ctx, path, r, o))
 }
 
@@ -124,41 +130,11 @@ func (f *files) write(ctx context.Context, path string, r io.Reader, o sandbox.W
 			"no_replace", noReplace, "if_unchanged", o.IfUnchanged),
 		header: http.Header{"Content-Type": {"application/octet-stream"}},
 	}
-	var src *source
-	switch r := r.(type) {
-	case nil:
-	case *bytes.Reader: // what is in memory is sent with its length, and can be sent again
-		req.body = func() (io.Reader, error) { c := *r; return &c, nil }
-	case *strings.Reader:
-		req.body = func() (io.Reader, error) { c := *r; return &c, nil }
-	case *bytes.Buffer:
-		req.body = func() (io.Reader, error) { return bytes.NewReader(r.Bytes()), nil }
-	default:
-		start := int64(-1)
-		seeker, _ := r.(io.Seeker)
-		if seeker != nil {
-			if start, err = seeker.Seek(0, io.SeekCurrent); err != nil {
-				start = -1
-			}
-		}
-		req.once = start < 0
-		req.body = func() (io.Reader, error) {
-			if src != nil {
-				src.stop()
-				if _, err := seeker.Seek(start, io.SeekStart); err != nil {
-					return nil, fmt.Errorf("%w: the content can't be read again: %w", sandbox.ErrPathRejected, err)
-				}
-			}
-			src = &source{r: r}
-			return src, nil
-		}
-	}
+	c := contentOf(r)
+	req.once, req.body = c.once, c.body
 	resp, err := f.do(ctx, req)
-	if src != nil {
-		src.stop()
-		if failed := src.failed.Load(); err != nil && failed != nil && ctx.Err() == nil {
-			return fmt.Errorf("%w: the content can't be read: %w", sandbox.ErrPathRejected, *failed)
-		}
+	if failed := c.stop(); err != nil && failed != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: the content can't be read: %w", sandbox.ErrPathRejected, failed)
 	}
 	if err != nil {
 		return err
@@ -168,11 +144,81 @@ func (f *files) write(ctx context.Context, path string, r io.Reader, o sandbox.W
 	return unreachable(ctx, err)
 }
 
-// source is the content of a Write. It hides the reader's other methods (the
-// transport would close it), remembers its failure, and starts no Read once
-// Write has returned.
+// contents is the content of a Write, which may have to be sent again. What is
+// in memory is sent with its length.
+type contents struct {
+	memory func() io.Reader // nil: the content is read from r
+	r      io.Reader
+	seeker io.Seeker // nil: it can't be read again
+	start  int64
+	once   bool
+	src    *source // the latest
+}
+
+func contentOf(r io.Reader) *contents {
+	switch r := r.(type) {
+	case nil:
+		return &contents{memory: func() io.Reader { return http.NoBody }}
+	case *bytes.Reader:
+		return &contents{memory: func() io.Reader { c := *r; return &c }}
+	case *strings.Reader:
+		return &contents{memory: func() io.Reader { c := *r; return &c }}
+	case *bytes.Buffer:
+		return &contents{memory: func() io.Reader { return bytes.NewReader(r.Bytes()) }}
+	}
+	c := &contents{r: r, once: true}
+	if seeker, ok := r.(io.Seeker); ok {
+		if start, err := seeker.Seek(0, io.SeekCurrent); err == nil {
+			c.seeker, c.start, c.once = seeker, start, false
+		}
+	}
+	return c
+}
+
+// body gives the content from its beginning.
+func (c *contents) body() (io.Reader, error) {
+	if c.memory != nil {
+		return c.memory(), nil
+	}
+	if c.src != nil {
+		c.src.stop()
+		if _, err := c.seeker.Seek(c.start, io.SeekStart); err != nil {
+			return nil, fmt.Errorf("%w: the content can't be read again: %w", sandbox.ErrPathRejected, err)
+		}
+	}
+	c.src = &source{r: c.r}
+	return c.src, nil
+}
+
+// counted is body, which also counts what is in memory.
+func (c *contents) counted() (io.Reader, error) {
+	r, err := c.body()
+	if c.memory != nil {
+		c.src = &source{r: r}
+		return c.src, nil
+	}
+	return r, err
+}
+
+// stop ends the reading and gives the failure of the reader itself.
+func (c *contents) stop() error {
+	if c.src == nil {
+		return nil
+	}
+	c.src.stop()
+	if failed := c.src.failed.Load(); failed != nil {
+		return *failed
+	}
+	return nil
+}
+
+// source is the content of one attempt. It hides the reader's other methods
+// (the transport would close it), counts, remembers its failure, and starts no
+// Read once Write has returned.
 type source struct {
 	r       io.Reader
+	n       atomic.Int64
+	ended   atomic.Bool
 	stopped atomic.Bool
 	failed  atomic.Pointer[error]
 }
@@ -184,7 +230,11 @@ func (s *source) Read(p []byte) (int, error) {
 		return 0, errors.New("the write is over")
 	}
 	n, err := s.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	s.n.Add(int64(n))
+	switch {
+	case errors.Is(err, io.EOF):
+		s.ended.Store(true)
+	case err != nil:
 		s.failed.Store(&err)
 	}
 	return n, err

@@ -82,8 +82,16 @@ func (s *Server) postCommand(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := &command{id: rand.Text(), running: true}
-	c.cmd = exec.Command("bash", "-c", req.Command)
+	shell := s.Shell
+	if shell == "" {
+		shell = "bash"
+	}
+	s.between("command", req.Command)
+	c.cmd = exec.Command(shell, "-c", req.Command)
 	c.cmd.Env = environment()
+	if s.Path != "" {
+		c.cmd.Env = append(c.cmd.Env, "PATH="+s.Path)
+	}
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if req.UID != nil {
 		cred := &syscall.Credential{Uid: *req.UID}

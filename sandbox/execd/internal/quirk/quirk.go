@@ -38,16 +38,29 @@ const (
 	BusyAfter   Fault = 11 // after an exit or a detach the session stays held for a moment
 	StdinBlocks Fault = 12 // unread stdin keeps every other message from being read
 	StallHolds  Fault = 13 // a reader that stalls keeps the child and the session
+	Expands     Fault = 14 // $VAR, ${VAR} and ~ in a path are expanded; $1, $* and the like to nothing
+	PlainBits   Fault = 15 // setuid, setgid and sticky are dropped, and not reported
+	KeepsDest   Fault = 16 // a move doesn't replace what is at its destination
+	InPlace     Fault = 17 // an upload truncates, writes under 0755, and sets bits and then owner behind it
+	OddBodies   Fault = 18 // a directory has every length, a FIFO hangs, /proc fails, a bad range has no body
+	LinkLies    Fault = 19 // a dangling link isn't deleted, a link to a directory neither
 	OddErrors   Fault = 20 // {"error"}; 404 INVALID_REQUEST_BODY; 500 "context not found"
 	RootGroup   Fault = 21 // a uid without a gid runs with group 0
 	TwoValues   Fault = 22 // a session that can't be made answers with two JSON values
 	EchoCursor  Fault = 23 // a log cursor past the end is given back
+	ListFails   Fault = 24 // an entry that vanishes while it is listed fails the listing
+	NamesOnly   Fault = 25 // an owner in digits is refused, once the content is in place
+	ShortBodies Fault = 26 // a download ends before its length
+	NoRoom      Fault = 27 // the disk fills up in the middle of an upload
+	BothNames   Fault = 28 // an entry whose name isn't UTF-8 is listed under another one
 )
 
 // Faults is the table of all of them.
 var Faults = map[Fault]string{
 	DataLines: "data lines", LateEnd: "late end", BareCode: "bare code", CutStream: "cut stream", NoInit: "no init",
 	SameKill: "timeouts look like kills", KeepRunning: "disconnects kill nothing", LossyLines: "lossy lines",
+	Expands: "expands", PlainBits: "plain bits", KeepsDest: "keeps the destination", InPlace: "in place", OddBodies: "odd bodies",
+	LinkLies: "lies about links", ListFails: "listing fails", NamesOnly: "names only", ShortBodies: "short bodies", NoRoom: "no room", BothNames: "changed names",
 	EarlyExit: "early exit", OldReplay: "silent gaps, late stderr", BusyAfter: "busy after exit", StdinBlocks: "stdin blocks",
 	StallHolds: "stalls hold", OddErrors: "odd errors", RootGroup: "root group", TwoValues: "two values", EchoCursor: "echoed cursor",
 }
@@ -55,6 +68,7 @@ var Faults = map[Fault]string{
 // Harmless are the faults with which everything still works.
 var Harmless = []Fault{
 	DataLines, LateEnd, NoInit, SameKill, KeepRunning, LossyLines, EarlyExit, OldReplay, BusyAfter, StdinBlocks, StallHolds, OddErrors, RootGroup, EchoCursor,
+	Expands, PlainBits, KeepsDest, InPlace, OddBodies, LinkLies, ListFails, NamesOnly, BothNames,
 }
 
 // Times of the server, shorter than the real one's.
@@ -70,8 +84,15 @@ const (
 	commandEnd = 3 * time.Second
 )
 
-// Server is a running daemon.
+// Server is a running daemon. The exported fields are set before it is used.
 type Server struct {
+	// Shell runs commands, bash when it is empty, with Path as its PATH.
+	Shell, Path string
+	// Between is called in the middle of an operation ("upload": the content is
+	// there and has its first bits; "list": names were read; "command": one is
+	// about to run) with its path or line.
+	Between func(op, what string)
+
 	faults map[Fault]bool
 	http   *httptest.Server
 	wg     sync.WaitGroup
@@ -109,7 +130,12 @@ func New(faults ...Fault) *Server {
 	mux.HandleFunc("POST /files/upload", s.upload)
 	mux.HandleFunc("GET /files/download", s.download)
 	mux.HandleFunc("GET /files/info", s.info)
+	mux.HandleFunc("DELETE /files", s.remove)
+	mux.HandleFunc("POST /files/mv", s.move)
+	mux.HandleFunc("POST /files/permissions", s.permissions)
+	mux.HandleFunc("GET /directories/list", s.list)
 	mux.HandleFunc("POST /directories", s.makeDirectories)
+	mux.HandleFunc("DELETE /directories", s.removeDirectories)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusNotFound)
@@ -199,6 +225,12 @@ func (s *Server) body(r *http.Request, to any) error {
 	s.bodies = append(s.bodies, string(b))
 	s.mu.Unlock()
 	return json.Unmarshal(b, to)
+}
+
+func (s *Server) between(op, what string) {
+	if s.Between != nil {
+		s.Between(op, what)
+	}
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
