@@ -67,6 +67,7 @@ func fail(err error) {
 func options(args []string) (execd.Options, error) {
 	f := flag.NewFlagSet("execd", flag.ContinueOnError)
 	listen := f.String("listen", "", "`host:port` to listen on (default every address, port "+strconv.Itoa(wire.Port)+")")
+	listenFD := f.Int("listen-fd", -1, "`descriptor` of a listening socket to use instead of an address")
 	port := f.Int("port", wire.Port, "port to listen on, when --listen isn't given")
 	tokenFD := f.Int("token-fd", -1, "`descriptor` to read the token from")
 	token := f.String("access-token", "", "the token; other programs can see it here, prefer --token-fd (also EXECD_ACCESS_TOKEN)")
@@ -123,6 +124,11 @@ func options(args []string) (execd.Options, error) {
 		return o, errors.New("graceful-shutdown-timeout is negative")
 	case o.Operations <= 0:
 		return o, errors.New("operation-capacity is not positive")
+	}
+	if *listenFD >= 0 {
+		if o.Socket = os.NewFile(uintptr(*listenFD), "socket"); o.Socket == nil {
+			return o, fmt.Errorf("listen-fd: descriptor %d is not open", *listenFD)
+		}
 	}
 	if *readyFD >= 0 {
 		if o.Ready = os.NewFile(uintptr(*readyFD), "ready"); o.Ready == nil {

@@ -31,7 +31,7 @@ const (
 	patience = 20 * time.Second
 	// runMain makes the test binary be the program: "main", or "pid1" when it
 	// is the first process of its PID namespace; "rude" leaves it every signal
-	// that can be ignored and blocked so.
+	// that can be ignored and blocked so; "noproc" has no /proc.
 	runMain = "EXECD_TEST_RUN"
 )
 
@@ -42,6 +42,13 @@ func TestMain(m *testing.M) {
 	case "rude":
 		fmt.Fprintln(os.Stderr, rude())
 		os.Exit(1)
+	case "noproc":
+		if err := noProc(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Unsetenv(runMain)
+		main()
 	case "pid1":
 		if err := ownProc(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -105,12 +112,18 @@ type setup struct {
 	rude    bool     // its parent left it all signals ignored and blocked
 	args    []string // besides --listen, --token-fd and --ready-fd
 	inherit bool     // leave an open descriptor behind
+	// noProc has no /proc, foreignProc that of another PID namespace.
+	noProc, foreignProc bool
+	descriptors         uint64 // that it may have open; 0: as many as the test
+	socket              bool   // it inherits the socket that it listens on
+	dir                 string // it starts in
+	env                 []string
 }
 
 // start starts the program and waits until it says that it is ready.
 func start(t *testing.T, s setup) *daemon {
 	t.Helper()
-	if s.pid1 {
+	if s.pid1 || s.noProc || s.foreignProc {
 		machine.NeedRoot(t)
 	}
 	addr := freePort(t)
@@ -129,13 +142,25 @@ func start(t *testing.T, s setup) *daemon {
 		cmd.Env = append(os.Environ(), runMain+"=pid1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	}
+	switch {
+	case s.noProc:
+		cmd.Env = append(os.Environ(), runMain+"=noproc")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	case s.foreignProc:
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	}
+	cmd.Dir, cmd.Env = s.dir, append(cmd.Env, s.env...)
 	tokenR, tokenW := pipe(t)
 	readyR, readyW := pipe(t)
 	cmd.ExtraFiles = []*os.File{tokenR, readyW}
 	if s.inherit {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, tokenR, tokenR, tokenR)
 	}
-	if err := cmd.Start(); err != nil {
+	if s.socket {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, listening(t, addr))
+		cmd.Args = append(cmd.Args, "--listen-fd", "5")
+	}
+	if err := startWith(cmd, s.descriptors); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

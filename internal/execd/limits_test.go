@@ -35,7 +35,7 @@ func TestBodyLimit(t *testing.T) {
 		t.Errorf("a command line of 300 KiB: %q", out)
 	}
 	_, got = events(t, d, wire.CommandRequest{Command: "true", Envs: map[string]string{"A": strings.Repeat("x", 200<<10)}})
-	if out := brief(got); len(out) != 1 || !strings.HasPrefix(out[0], "error the environment is too large") {
+	if out := brief(got); len(out) != 1 || !strings.HasPrefix(out[0], "error the arguments or the environment are too large") {
 		t.Errorf("a variable of 200 KiB: %q", out)
 	}
 }
@@ -173,6 +173,51 @@ func TestTokenEverywhere(t *testing.T) {
 			if resp.StatusCode != 401 || !strings.Contains(string(b), `"error":"Unauthorized: invalid or missing header X-EXECD-ACCESS-TOKEN"`) {
 				t.Errorf("%s with %q: %d %s", path, given, resp.StatusCode, b)
 			}
+		}
+	}
+}
+
+// Connections without the token, however many and whatever they send or don't,
+// keep nobody out who has it, and aren't kept themselves.
+func TestStrangersKeepNobodyOut(t *testing.T) {
+	d := start(t)
+	address := strings.TrimPrefix(d.base, "http://")
+	requests := []string{
+		"", // nothing at all
+		"GET /ping HTTP/1.1\r\n",
+		"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST /command HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+		"POST /v1/fs/content HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+	}
+	const more = 1024 + 100 // than there are places
+	for i := range more {
+		var dial net.Dialer
+		conn, err := dial.DialContext(ctx(t), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, requests[i%len(requests)])
+	}
+	begun := time.Now()
+	if res := run(t, d, "echo still here"); string(res.Stdout) != "still here\n" {
+		t.Errorf("%+v", res)
+	}
+	if took := time.Since(begun); took > 5*time.Second {
+		t.Errorf("a client with the token waited for %v", took)
+	}
+
+	for _, request := range requests[2:] {
+		var dial net.Dialer
+		conn, err := dial.DialContext(ctx(t), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		io.WriteString(conn, request)
+		if b, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 401") {
+			t.Errorf("%q: %q, %v; want a refusal and the end", request, b, err)
 		}
 	}
 }

@@ -30,7 +30,9 @@ const killTime = 3 * time.Second
 
 // Options of Main.
 type Options struct {
-	Listen  string // host:port
+	Listen string // host:port
+	// Socket, where it isn't nil, listens already and is used instead; it is closed.
+	Socket  *os.File
 	Token   string
 	Version string
 	// Ready gets a line when requests are answered, and is closed; nil: nobody waits.
@@ -67,7 +69,7 @@ func Main(o Options) int {
 		o.Log.Error("can't protect the daemon's memory", "error", err)
 		return exitFailed
 	}
-	l, err := net.Listen("tcp", o.Listen)
+	l, err := listen(o)
 	if err != nil {
 		o.Log.Error("can't listen", "error", err)
 		return exitFailed
@@ -97,6 +99,27 @@ func Main(o Options) int {
 	}
 	d.end()
 	return code
+}
+
+// listen gives the socket of an address, or the one that was inherited.
+func listen(o Options) (*net.TCPListener, error) {
+	var l net.Listener
+	var err error
+	if o.Socket != nil {
+		defer o.Socket.Close()
+		l, err = net.FileListener(o.Socket)
+	} else {
+		l, err = net.Listen("tcp", o.Listen)
+	}
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		l.Close()
+		return nil, errors.New("the inherited socket isn't one of TCP")
+	}
+	return tcp, nil
 }
 
 // daemon is the part of Main after the start.
@@ -183,6 +206,7 @@ func (d *daemon) end() {
 	if d.entrypoint != nil {
 		tree := child.Tree{Leader: d.entrypoint.PID, Reaped: isDone(d.entrypoint)}
 		if err := tree.Kill(ctx); err != nil {
+			_ = d.entrypoint.Signal(syscall.SIGKILL) // its group can be reached in any case
 			d.o.Log.Warn("not everything ended", "error", err)
 		}
 	}

@@ -68,12 +68,26 @@ func (s *Server) eventCommand(w http.ResponseWriter, r *http.Request, req wire.C
 
 // oldDir makes the working directory of a request absolute.
 func oldDir(req *wire.CommandRequest) (err error) {
-	if req.Cwd, err = launch.ExpandDir(req.Cwd, req.Envs); err != nil || filepath.IsAbs(req.Cwd) {
-		return err
+	if req.Cwd, err = launch.ExpandDir(req.Cwd, req.Envs); err == nil {
+		req.Cwd, err = absoluteDir(req.Cwd)
+	}
+	return err
+}
+
+// absoluteDir takes a directory from the daemon's own. Where that is gone, an
+// empty one is the root, and another can't be told.
+func absoluteDir(dir string) (string, error) {
+	if filepath.IsAbs(dir) {
+		return dir, nil
 	}
 	wd, err := os.Getwd()
-	req.Cwd = filepath.Join(wd, req.Cwd)
-	return err
+	switch {
+	case err == nil:
+		return filepath.Join(wd, dir), nil
+	case dir == "":
+		return "/", nil
+	}
+	return "", &launch.Error{Code: wire.CodeBadDirectory, Message: "the directory " + strconv.Quote(dir) + " is relative to the daemon's own, which is gone"}
 }
 
 // contentOf is what a record says that the command is.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -72,8 +71,8 @@ func (s *Server) registerOld(spec process.Spec) (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if dir != "" && !filepath.IsAbs(dir) {
-		if dir, err = filepath.Abs(dir); err != nil {
+	if dir != "" {
+		if dir, err = absoluteDir(dir); err != nil {
 			return nil, err
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"os"
 	"time"
@@ -52,10 +51,7 @@ func refuseOperation(w http.ResponseWriter, err error) {
 // decodeOperation reads a body strictly: a field that the daemon doesn't know
 // could be one that the client relies on.
 func decodeOperation(w http.ResponseWriter, r *http.Request, v any) bool {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxOperation))
-	_ = rc.SetReadDeadline(time.Time{})
+	b, err := readBody(w, r, maxOperation)
 	var tooBig *http.MaxBytesError
 	if errors.As(err, &tooBig) {
 		refuse(w, http.StatusBadRequest, codeInvalidOperation, "the body is larger than 1 MiB")
@@ -68,7 +64,7 @@ func decodeOperation(w http.ResponseWriter, r *http.Request, v any) bool {
 			err = errors.New("data after the value")
 		}
 	}
-	if err != nil {
+	if err != nil && !tooLate(w, err) {
 		refuse(w, http.StatusBadRequest, codeInvalidOperation, "the body is not the JSON that this operation takes, and nothing else")
 	}
 	return err == nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -420,5 +421,38 @@ func TestTerminalOutputIsDrained(t *testing.T) {
 	got := collect(t, s.attach(sandbox.AttachOptions{}), 0)
 	if n := strings.Count(got.out, "\r\n"); n != 60000 || !strings.HasSuffix(got.out, "60000\r\n") {
 		t.Errorf("%d lines", n)
+	}
+}
+
+// What a terminal still held when its program ended isn't lost, however long
+// nobody took it.
+func TestTerminalKeepsWhatItHolds(t *testing.T) {
+	d := start(t)
+	done := t.TempDir() + "/done"
+	const total = 16000 // more than the buffer, and as much as the kernel keeps besides
+	s := process(t, d, sandbox.ProcessSpec{
+		Line: fmt.Sprintf(`stty raw; head -c %d /dev/zero | tr '\0' x; touch %s`, total, done),
+		TTY:  &sandbox.Size{Cols: 80, Rows: 24}, Buffer: 4 << 10, Full: sandbox.Block,
+	})
+	s.attach(sandbox.AttachOptions{}).Close()
+	eventually(t, "the end of the program", func() bool { _, err := os.Stat(done); return err == nil })
+	<-time.After(time.Second) // longer than what others write is waited for
+	a := s.attach(sandbox.AttachOptions{NoStart: true})
+	var got int64
+	for {
+		f, err := a.Recv(ctx(t))
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+		if f.Exit != nil {
+			break
+		}
+		got += int64(len(f.Data))
+		if err := a.Ack(ctx(t), got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got != total {
+		t.Errorf("%d bytes of %d", got, total)
 	}
 }

@@ -1,22 +1,17 @@
 package execd
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"syscall"
-	"time"
 
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
 	"github.com/astrabox/astrabox/internal/execd/launch"
 	"github.com/astrabox/astrabox/internal/execd/process"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
-)
-
-const (
-	maxBody  = 8 << 20
-	bodyTime = 30 * time.Second
 )
 
 // reply sends v as JSON. A failure to send is the client's going away.
@@ -31,12 +26,25 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 }
 
 // decode reads the request's JSON body of at most maxBody within bodyTime, and
-// refuses the request where it can't.
+// refuses the request where it can't. What follows the first value is read, so
+// that the server can notice the client's going away, and passed over.
 func decode(w http.ResponseWriter, r *http.Request, v any) bool {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(v)
-	_ = rc.SetReadDeadline(time.Time{}) // a stream may follow
+	b, err := readBody(w, r, maxBody)
+	if err == nil {
+		err = json.NewDecoder(bytes.NewReader(b)).Decode(v)
+	}
+	return decoded(w, err)
+}
+
+// decodeOptional is decode for a body that may be missing.
+func decodeOptional(w http.ResponseWriter, r *http.Request, v any) bool {
+	b, err := readBody(w, r, maxBody)
+	if err == nil && len(bytes.TrimSpace(b)) == 0 {
+		return true
+	}
+	if err == nil {
+		err = json.NewDecoder(bytes.NewReader(b)).Decode(v)
+	}
 	return decoded(w, err)
 }
 
@@ -46,7 +54,7 @@ func decoded(w http.ResponseWriter, err error) bool {
 	switch {
 	case errors.As(err, &tooBig):
 		refuse(w, http.StatusRequestEntityTooLarge, wire.CodeInvalidBody, "the body is larger than 8 MiB")
-	case err != nil:
+	case err != nil && !tooLate(w, err):
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "the body is not the JSON that this operation takes")
 	}
 	return err == nil
@@ -65,8 +73,10 @@ func startFailure(err error) (status int, e wire.Error, tried bool) {
 		return http.StatusTooManyRequests, wire.Error{Code: wire.CodeTooMany, Message: err.Error()}, false
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		return http.StatusTooManyRequests, wire.Error{Code: wire.CodeTooMany, Message: "the sandbox has no room for another process: " + err.Error()}, false
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return http.StatusTooManyRequests, wire.Error{Code: wire.CodeTooMany, Message: "the sandbox's daemon has no descriptors left: " + err.Error()}, false
 	case errors.Is(err, syscall.E2BIG):
-		return http.StatusBadRequest, wire.Error{Code: wire.CodeStartFailed, Message: "the environment is too large"}, true
+		return http.StatusBadRequest, wire.Error{Code: wire.CodeStartFailed, Message: "the arguments or the environment are too large"}, true
 	default:
 		return http.StatusInternalServerError, wire.Error{Code: wire.CodeStartFailed, Message: err.Error()}, true
 	}

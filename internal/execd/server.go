@@ -15,11 +15,10 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/gate"
 	"github.com/astrabox/astrabox/internal/execd/metrics"
 	"github.com/astrabox/astrabox/internal/execd/operation"
 	"github.com/astrabox/astrabox/internal/execd/process"
@@ -97,7 +96,10 @@ func New(cfg Config) (*Server, error) {
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connection{}, c)
+		},
+		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}
 	return s, nil
 }
@@ -156,6 +158,9 @@ func (s *Server) routes() http.Handler {
 
 // serveProxy ends with the server as well as with the request.
 func (s *Server) serveProxy(w http.ResponseWriter, r *http.Request) {
+	if b, ok := r.Body.(*timedBody); ok {
+		b.unbounded() // what a program and its clients agree on is theirs
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
@@ -177,12 +182,16 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
 		defer s.requests.Add(-1)
+		rc := http.NewResponseController(w)
 		// The deadline that an answer ends with stays on its connection, so that
 		// its last bytes are bounded too. It isn't the next one's.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		_ = rc.SetWriteDeadline(time.Time{})
 		w.Header().Set(wire.HeaderServer, name)
 		if !s.authorised(r) {
+			defer timeBody(rc, r, strangerTime)()
 			w.Header().Set("Cache-Control", "no-store")
+			// A stranger's connection isn't kept.
+			w.Header().Set("Connection", "close")
 			reply(w, http.StatusUnauthorized, struct {
 				wire.Error
 				Old string `json:"error"` // the shape that other clients read
@@ -192,6 +201,10 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			})
 			return
 		}
+		if c, ok := r.Context().Value(connection{}).(*gate.Conn); ok {
+			c.Welcome()
+		}
+		defer timeBody(rc, r, bodyStall)()
 		if s.stopping.Load() {
 			w.Header().Set("Connection", "close")
 			refuse(w, http.StatusServiceUnavailable, wire.CodeStopping, "the daemon is stopping")
@@ -200,6 +213,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// connection is the key of a request's *gate.Conn.
+type connection struct{}
 
 // authorised compares digests, so that the time taken says nothing about the token.
 func (s *Server) authorised(r *http.Request) bool {
@@ -222,11 +238,11 @@ func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 }
 
 // Serve answers on l until Shutdown.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l *net.TCPListener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok {
 		s.port.Store(int64(a.Port))
 	}
-	err := s.http.Serve(netutil.LimitListener(l, maxConnections))
+	err := s.http.Serve(gate.New(l, maxConnections))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

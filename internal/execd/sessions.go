@@ -3,12 +3,9 @@ package execd
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/astrabox/astrabox/internal/execd/launch"
@@ -40,29 +37,13 @@ func (s *Server) postSession(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, wire.ProcessCreated{SessionID: id})
 }
 
-// decodeOptional is decode for a body that may be missing.
-func decodeOptional(w http.ResponseWriter, r *http.Request, v any) bool {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = rc.SetReadDeadline(time.Time{})
-	if err == nil && len(bytes.TrimSpace(b)) == 0 {
-		return true
-	}
-	if err == nil {
-		err = json.NewDecoder(bytes.NewReader(b)).Decode(v)
-	}
-	return decoded(w, err)
-}
-
 // sessionDir gives a directory as an absolute path.
 func sessionDir(dir string) (string, error) {
 	dir, err := launch.ExpandDir(dir, nil)
-	if err != nil || filepath.IsAbs(dir) {
-		return dir, err
+	if err != nil {
+		return "", err
 	}
-	wd, err := os.Getwd()
-	return filepath.Join(wd, dir), err
+	return absoluteDir(dir)
 }
 
 // runInSession runs a line in a session and answers with its events. The run

@@ -3,6 +3,7 @@ package child
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -42,17 +43,31 @@ const (
 	unreadableTime = time.Second
 )
 
+// ErrNoProcesses: /proc isn't there, or shows another PID namespace than the
+// daemon's, so nobody can tell which processes there are.
+var ErrNoProcesses = errors.New("child: /proc doesn't show the processes of this PID namespace")
+
 // Kill ends every member with SIGKILL and returns when none is left. All are
 // stopped first, until a look finds no new one: a stopped process can't fork,
-// so the tree can't outrun its killer. The error is ctx's, naming how many are
-// left (a process in an uninterruptible wait).
+// so the tree can't outrun its killer. While the daemon is out of descriptors
+// it keeps trying. The error is ErrNoProcesses, or ctx's, naming how many are
+// left (a process in an uninterruptible wait); the caller then still has to see
+// to the leader (see [Child.Signal]).
 func (t Tree) Kill(ctx context.Context) error {
 	stopped := map[process]bool{}
 	begun := time.Now()
 	for {
 		members, unreadable, err := t.members(stopped)
-		if err != nil {
+		if err != nil && !exhausted(err) {
 			return err
+		}
+		if err != nil {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("child: %w: %w", err, context.Cause(ctx))
+			case <-time.After(killRound):
+				continue
+			}
 		}
 		if len(members) == 0 && (!unreadable || time.Since(begun) > unreadableTime) {
 			return nil
@@ -79,6 +94,12 @@ func (t Tree) Kill(ctx context.Context) error {
 		case <-time.After(killRound):
 		}
 	}
+}
+
+// exhausted reports whether something failed for want of descriptors or memory,
+// which says nothing about what was looked for.
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 // process is one process for ever, though its number may be given out again.
@@ -132,6 +153,8 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 		case t.Mark != "" && !p.ended && p.flags&(flagExiting|flagKernel) == 0:
 			env, err = environ(p.pid, env)
 			switch {
+			case exhausted(err):
+				return nil, false, err
 			case err != nil: // gone, or not to be asked
 			case t.marked(env):
 				in[p.pid] = true
@@ -209,6 +232,10 @@ func (t Tree) former(all []stat) map[int]bool {
 
 // processes reads all of /proc. One that vanishes meanwhile is left out.
 func processes() ([]stat, error) {
+	self, err := os.Readlink("/proc/self")
+	if err != nil || self != strconv.Itoa(os.Getpid()) {
+		return nil, ErrNoProcesses // numbers of another namespace would name the wrong ones
+	}
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -226,6 +253,9 @@ func processes() ([]stat, error) {
 			continue
 		}
 		f, err := os.Open("/proc/" + name + "/stat")
+		if exhausted(err) {
+			return nil, err
+		}
 		if err != nil {
 			continue
 		}

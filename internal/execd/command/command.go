@@ -177,9 +177,11 @@ func (r *Runner) await(ctx context.Context, ch *child.Child, c Run, mark string)
 	}
 	killing, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
 	defer cancel()
-	// Failing means a process in an uninterruptible wait, which ends when the
-	// kernel lets it; the leader is waited for in any case.
-	_ = child.Tree{Leader: ch.PID, Mark: mark}.Kill(killing)
+	if err := (child.Tree{Leader: ch.PID, Mark: mark}).Kill(killing); err != nil {
+		// Its group can be reached in any case. What is left is in an
+		// uninterruptible wait, which ends when the kernel lets it.
+		_ = ch.Signal(syscall.SIGKILL)
+	}
 	<-ch.Done()
 	return timedOut
 }

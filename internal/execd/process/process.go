@@ -201,6 +201,9 @@ func (p *Process) delete(ctx context.Context) error {
 	}
 	err := tree.Kill(ctx)
 	if r != nil {
+		if err != nil { // its group can be reached in any case
+			_ = r.child.Signal(syscall.SIGKILL)
+		}
 		select {
 		case <-r.over:
 		case <-ctx.Done():

@@ -117,11 +117,23 @@ func (p *Pump) look(buf []byte) (n int, err error) {
 
 func (p *Pump) elapsed() time.Duration { return time.Since(p.start) }
 
-// waiting is how much is in the pipe.
+// terminalDepth is more than a terminal holds: what the kernel tells of one is
+// only what lies ready to be read, behind which there is some 8 KiB more.
+const terminalDepth = 64 << 10
+
+// waiting is how much is in the pipe, or more.
 func (p *Pump) waiting() (n int) {
-	if rc, err := p.f.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	rc, err := p.f.SyscallConn()
+	if err != nil {
+		return 0
 	}
+	_ = rc.Control(func(fd uintptr) {
+		if _, err := unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
+			n = terminalDepth
+		} else if n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ); err != nil {
+			n = 0
+		}
+	})
 	return n
 }
 

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/sandbox"
+	client "github.com/astrabox/astrabox/sandbox/execd"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// noProc takes /proc away.
+func noProc() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount /: %w", err)
+	}
+	if err := unix.Unmount("/proc", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount /proc: %w", err)
+	}
+	return nil
+}
+
+// listening makes a socket for a program to inherit.
+func listening(t *testing.T, addr string) *os.File {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// startWith starts a program that may have so many descriptors.
+func startWith(cmd *exec.Cmd, descriptors uint64) error {
+	if descriptors > 0 {
+		// The shell sets both limits, so that the program can't raise its own.
+		cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, descriptors), "sh"}, cmd.Args...)
+		cmd.Path = "/bin/sh"
+	}
+	return cmd.Start()
+}
+
+// Where nobody can tell which processes there are, or only those of another
+// namespace can be seen, a command that runs out of time ends all the same, and
+// nobody else's does.
+func TestTimeoutWithoutProc(t *testing.T) {
+	for name, s := range map[string]setup{"none": {noProc: true}, "of another namespace": {foreignProc: true}} {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, s)
+			begun := time.Now()
+			_, err := client.Commands(d.conn).Run(ctx(t), sandbox.Command{Line: "sleep 1000 & exec sleep 1000", Timeout: 100 * time.Millisecond})
+			if took := time.Since(begun); err == nil || took > 3*time.Second {
+				t.Errorf("%v after %v", err, took)
+			}
+			p := client.Processes(d.conn)
+			id, err := p.Start(ctx(t), sandbox.ProcessSpec{Key: "k", Line: "sleep 1000"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := p.Attach(ctx(t), id, sandbox.AttachOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			_ = p.Delete(ctx(t), id) // says that it can't know of all
+			if f, err := a.Recv(ctx(t)); err != nil || f.Exit == nil || f.Exit.Signal != "SIGKILL" {
+				t.Errorf("the process that was deleted: %+v %v", f, err)
+			}
+		})
+	}
+}
+
+// A daemon that is out of descriptors says so, still ends what runs out of
+// time, and is as before when it has some again.
+func TestWithoutDescriptors(t *testing.T) {
+	d := start(t, setup{descriptors: 40})
+	const many = 20
+	results := make(chan error, many)
+	begun := time.Now()
+	for range many {
+		go func() {
+			_, err := client.Commands(d.conn).Run(ctx(t), sandbox.Command{Line: "sleep 1000", Timeout: 500 * time.Millisecond})
+			results <- err
+		}()
+	}
+	said := 0
+	for range many {
+		if err := <-results; err == nil {
+			t.Error("a command that can't have ended by itself")
+		} else if strings.Contains(err.Error(), "no descriptors left") {
+			said++
+		}
+	}
+	if said == 0 {
+		t.Errorf("%d commands found descriptors enough", many)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	client.CloseIdleConnections()
+	if got := d.out("echo here"); got != "here" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+func TestInheritedSocket(t *testing.T) {
+	d := start(t, setup{socket: true})
+	if got := d.out("ls -l /proc/self/fd | grep -c socket; true"); got != "0" {
+		t.Errorf("a command has %s sockets", got)
+	}
+	d.signal(syscall.SIGTERM)
+	if code := d.exit(patience); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// What a client doesn't choose is the root directory when the daemon's own is
+// gone; what it chooses relative to that one is refused.
+func TestDeletedDirectory(t *testing.T) {
+	dir := t.TempDir() + "/gone"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, setup{dir: dir})
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	for body, want := range map[string]string{
+		`{"command":"pwd"}`:               `"text":"/"`,
+		`{"command":"pwd","cwd":"sub/x"}`: `"code":"INVALID_REQUEST_BODY"`,
+	} {
+		if got := d.post("/command", body); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", body, got, want)
+		}
+	}
+	for _, path := range []string{"/session", "/pty"} {
+		if got := d.post(path, `{}`); !strings.Contains(got, "session_id") {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+}
+
+// post gives the status and body of an answer.
+func (d *daemon) post(path, body string) string {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(ctx(d.t), http.MethodPost, d.base+path, strings.NewReader(body))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	req.Header.Set(wire.HeaderToken, token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return resp.Status + " " + string(b)
+}
