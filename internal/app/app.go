@@ -92,7 +92,7 @@ func run(ctx context.Context, c Config, serving *bool) (err error) {
 
 	service, err := conversation.New(ctx, conversation.Config{
 		InstallationID: state.installation, DatabasePath: filepath.Join(state.dir, "astrabox.db"),
-		Backends: bound, DefaultBackend: backends.standard, Log: c.Log, IdleAfter: c.IdleAfter,
+		Backends: bound, DefaultBackend: backends.standard, Installed: backends.installedNames(), Log: c.Log, IdleAfter: c.IdleAfter,
 		AgentBinary: func(b agentprogram.Binary) (string, error) { return b.Find(c.Getenv, c.Executable) },
 	})
 	if err != nil {

@@ -17,15 +17,18 @@ const (
 	settingBackends = "ASTRABOX_SANDBOX_BACKENDS" // names, comma separated
 	settingBackend  = "ASTRABOX_SANDBOX_BACKEND"  // the one for Environments that name none
 	settingDisable  = "ASTRABOX_SANDBOX_DISABLE"  // capabilities taken as not there, comma separated
+	// settingVolume asks for workspaces on storage that outlives sandboxes.
+	settingVolume = "ASTRABOX_SANDBOX_WORKSPACE_VOLUME"
 
 	defaultBackend = "open_sandbox"
 )
 
 // backends is the choice of sandbox backends.
 type backends struct {
-	enabled  []sandbox.Driver
-	standard string
-	mask     []string // names of capabilities that are not to be used
+	installed []sandbox.Driver
+	enabled   []sandbox.Driver
+	standard  string
+	mask      []string // names of capabilities that are not to be used
 }
 
 func (b backends) has(name string) bool {
@@ -34,12 +37,15 @@ func (b backends) has(name string) bool {
 
 func (b backends) names() string { return driverNames(b.enabled) }
 
-func driverNames(drivers []sandbox.Driver) string {
-	var names []string
-	for _, d := range drivers {
+func (b backends) installedNames() (names []string) {
+	for _, d := range b.installed {
 		names = append(names, d.Name)
 	}
-	return strings.Join(names, ", ")
+	return names
+}
+
+func driverNames(drivers []sandbox.Driver) string {
+	return strings.Join(backends{installed: drivers}.installedNames(), ", ")
 }
 
 // chooseBackends reads the choice. Whatever names something that isn't there
@@ -47,62 +53,95 @@ func driverNames(drivers []sandbox.Driver) string {
 func chooseBackends(getenv func(string) string, log *slog.Logger) (backends, error) {
 	installed, err := sandbox.Installed()
 	if err != nil {
-		return backends{}, fault.Wrap(fault.SettingInvalid, err, "A sandbox provider of this program can't be used: %v.", err)
+		return backends{}, fault.Wrap(fault.SettingInvalid, err, "A sandbox provider of this program can't be used: %s.", strings.TrimSuffix(publicText(err), "."))
 	}
 	return choose(installed, getenv, log)
 }
 
 func choose(installed []sandbox.Driver, getenv func(string) string, log *slog.Logger) (b backends, err error) {
-	invalid := func(format string, args ...any) (backends, error) {
-		return backends{}, fault.New(fault.SettingInvalid, format, args...)
+	b.installed = installed
+	if err := b.enable(words(getenv(settingBackends))); err != nil {
+		return backends{}, err
 	}
-	names := words(getenv(settingBackends))
+	if err := b.chooseDefault(word(getenv(settingBackend))); err != nil {
+		return backends{}, err
+	}
+	if err := b.disable(words(getenv(settingDisable))); err != nil {
+		return backends{}, err
+	}
+	b.warn(getenv, log)
+	return b, nil
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.SettingInvalid, format, args...)
+}
+
+func (b *backends) enable(names []string) error {
 	if len(names) == 0 {
 		names = []string{defaultBackend}
 	}
 	for _, name := range names {
-		name = strings.ToLower(name)
-		i := slices.IndexFunc(installed, func(d sandbox.Driver) bool { return d.Name == name })
+		i := slices.IndexFunc(b.installed, func(d sandbox.Driver) bool { return d.Name == name })
 		switch {
 		case i < 0:
-			return invalid("%s names %q, which is not installed. Installed: %s.", settingBackends, name, driverNames(installed))
+			return invalid("%s names %q, which is not installed. Installed: %s.", settingBackends, name, driverNames(b.installed))
 		case !b.has(name):
-			b.enabled = append(b.enabled, installed[i])
+			b.enabled = append(b.enabled, b.installed[i])
 		}
 	}
-	b.standard = strings.ToLower(strings.TrimSpace(getenv(settingBackend)))
+	return nil
+}
+
+func (b *backends) chooseDefault(name string) error {
 	switch {
-	case b.standard == "" && len(b.enabled) == 1:
-		b.standard = b.enabled[0].Name
-	case b.standard == "":
+	case name == "" && len(b.enabled) == 1:
+		name = b.enabled[0].Name
+	case name == "":
 		return invalid("Several backends are enabled (%s): set %s to the one that Environments use by default.", b.names(), settingBackend)
-	case !b.has(b.standard):
-		return invalid("%s names %q, which is not enabled. Enabled: %s.", settingBackend, b.standard, b.names())
+	case !b.has(name):
+		return invalid("%s names %q, which is not enabled. Enabled: %s.", settingBackend, name, b.names())
 	}
-	flags := sandbox.Maskable()
-	for _, flag := range words(getenv(settingDisable)) {
-		i := slices.IndexFunc(flags, func(f string) bool { return strings.EqualFold(f, flag) })
+	b.standard = name
+	return nil
+}
+
+func (b *backends) disable(names []string) error {
+	for _, name := range names {
+		i := slices.IndexFunc(sandbox.Maskable(), func(m string) bool { return strings.EqualFold(m, name) })
 		if i < 0 {
-			return invalid("%s names %q, which is nothing that can be disabled. There are: %s.", settingDisable, flag, strings.Join(flags, ", "))
+			return invalid("%s names %q, which is nothing that can be disabled. There are: %s.", settingDisable, name, strings.Join(sandbox.Maskable(), ", "))
 		}
-		b.mask = append(b.mask, flags[i])
+		b.mask = append(b.mask, sandbox.Maskable()[i])
 	}
-	for _, d := range installed {
-		if b.has(d.Name) {
-			continue
-		}
+	return nil
+}
+
+// warn says once of each setting that nobody reads it: its provider is
+// installed, but not enabled. The value isn't shown, it may be a secret.
+func (b *backends) warn(getenv func(string) string, log *slog.Logger) {
+	read := map[string]bool{}
+	for _, d := range b.enabled {
 		for _, s := range d.Settings {
-			if getenv(s.Name) != "" {
+			read[s.Name] = true
+		}
+	}
+	for _, d := range b.installed {
+		for _, s := range d.Settings {
+			if !b.has(d.Name) && !read[s.Name] && strings.TrimSpace(getenv(s.Name)) != "" {
 				log.Warn("a setting has no effect: its sandbox provider is not enabled", "setting", s.Name, "provider", d.Name)
 			}
 		}
 	}
-	return b, nil
 }
 
+// word reads one name; blank is unset.
+func word(s string) string { return strings.ToLower(strings.TrimSpace(s)) }
+
+// words reads names that commas separate; a blank one is none.
 func words(list string) (out []string) {
 	for w := range strings.SplitSeq(list, ",") {
-		if w = strings.TrimSpace(w); w != "" {
+		if w = word(w); w != "" {
 			out = append(out, w)
 		}
 	}
@@ -128,7 +167,28 @@ func bindBackends(ctx context.Context, c Config, s *state, b backends, bundled *
 		}
 		out = append(out, bound)
 	}
+	if strings.TrimSpace(c.Getenv(settingVolume)) != "" {
+		if err := needRoutes(out); err != nil {
+			return out, err
+		}
+	}
 	return out, nil
+}
+
+// needRoutes refuses the enabled backends that have no persistent storage for
+// the workspaces that the deployment asks for.
+func needRoutes(bound []*sandbox.Bound) error {
+	var without []string
+	for _, b := range bound {
+		if _, ok := b.WorkspaceRoute(); !ok {
+			without = append(without, b.Name())
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	return invalid("%s is set, but these enabled backends have no persistent storage for workspaces: %s. Unset it, or leave them out of %s.",
+		settingVolume, strings.Join(without, ", "), settingBackends)
 }
 
 func publicText(err error) string { return fault.From(err).Public }

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -15,8 +16,8 @@ import (
 
 func TestChoose(t *testing.T) {
 	installed := []sandbox.Driver{
-		{Name: "e2b", Settings: []sandbox.Setting{{Name: "E2B_KEY", Secret: true}}},
-		{Name: "open_sandbox", Settings: []sandbox.Setting{{Name: "OPEN_KEY"}}},
+		{Name: "e2b", Settings: []sandbox.Setting{{Name: "E2B_KEY", Secret: true}, {Name: "SHARED"}}},
+		{Name: "open_sandbox", Settings: []sandbox.Setting{{Name: "OPEN_KEY"}, {Name: "SHARED"}}},
 	}
 	tests := []struct {
 		name              string
@@ -35,7 +36,12 @@ func TestChoose(t *testing.T) {
 		{name: "not installed", env: map[string]string{settingBackends: "k8s"}, wrong: []string{`"k8s"`, "e2b, open_sandbox"}},
 		{name: "default not enabled", env: map[string]string{settingBackend: "e2b"}, wrong: []string{`"e2b"`, "Enabled: open_sandbox"}},
 		{name: "mask", env: map[string]string{settingDisable: "pause, CorrelatedCreate"}, enabled: "open_sandbox", standard: "open_sandbox", mask: []string{"Pause", "CorrelatedCreate"}},
-		{name: "mask of nothing", env: map[string]string{settingDisable: "Fly"}, wrong: []string{`"Fly"`, "ProcessSessions"}},
+		{name: "default not installed", env: map[string]string{settingBackend: "k8s"}, wrong: []string{`"k8s"`, "Enabled: open_sandbox"}},
+		{name: "mask of an operation without a flag", env: map[string]string{settingDisable: "Metrics"}, enabled: "open_sandbox", standard: "open_sandbox", mask: []string{"Metrics"}},
+		{name: "what can't be masked", env: map[string]string{settingDisable: "Closer"}, wrong: []string{`"closer"`}},
+		{name: "a blank setting", env: map[string]string{"E2B_KEY": " "}, enabled: "open_sandbox", standard: "open_sandbox"},
+		{name: "a setting that an enabled provider reads too", env: map[string]string{"SHARED": "x"}, enabled: "open_sandbox", standard: "open_sandbox"},
+		{name: "mask of nothing", env: map[string]string{settingDisable: "Fly"}, wrong: []string{`"fly"`, "ProcessSessions"}},
 		{name: "a setting without effect", env: map[string]string{"E2B_KEY": "hunter2"}, enabled: "open_sandbox", standard: "open_sandbox", warns: "E2B_KEY"},
 	}
 	for _, tt := range tests {
@@ -58,6 +64,9 @@ func TestChoose(t *testing.T) {
 			}
 			if diff := cmp.Diff([]any{tt.enabled, tt.standard, tt.mask}, []any{b.names(), b.standard, b.mask}); diff != "" {
 				t.Error(diff)
+			}
+			if n := strings.Count(log.String(), "level=WARN"); tt.warns != "" && n != 1 {
+				t.Errorf("%d warnings", n)
 			}
 			if !strings.Contains(log.String(), tt.warns) || tt.warns == "" && log.Len() > 0 || strings.Contains(log.String(), "hunter2") {
 				t.Errorf("log: %s", &log)
@@ -82,3 +91,76 @@ func TestMaskIsBound(t *testing.T) {
 		t.Errorf("%+v", bound[0].Caps)
 	}
 }
+
+// A backend without persistent storage is refused by name where a deployment
+// asks for it.
+func TestWorkspaceVolumeNeedsRoutes(t *testing.T) {
+	c, _ := external(t, map[string]string{settingVolume: "claim-1"})
+	b, err := chooseBackends(c.Getenv, c.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = bindBackends(context.Background(), c, &state{installation: "i"}, b, nil)
+	if !fault.Is(err, fault.SettingInvalid) {
+		t.Fatalf("%v", err)
+	}
+	for _, part := range []string{settingVolume, "open_sandbox"} {
+		if !strings.Contains(fault.From(err).Public, part) {
+			t.Errorf("%q doesn't say %s", fault.From(err).Public, part)
+		}
+	}
+	c, _ = external(t, map[string]string{settingVolume: " "})
+	bound, err := bindBackends(context.Background(), c, &state{installation: "i"}, b, nil)
+	if err != nil {
+		t.Fatalf("blank is unset: %v", err)
+	}
+	closeBackends(c.Log, bound)
+}
+
+// One provider that fails to close keeps no other from closing.
+func TestCloseBackends(t *testing.T) {
+	var closed []string
+	bind := func(name string, err error, panics bool) *sandbox.Bound {
+		b, e := sandbox.Bind(sandbox.Driver{Name: name}, &closing{name: name, close: func() error {
+			closed = append(closed, name)
+			if panics {
+				panic("boom")
+			}
+			return err
+		}})
+		if e != nil {
+			t.Fatal(e)
+		}
+		return b
+	}
+	var log bytes.Buffer
+	closeBackends(slog.New(slog.NewTextHandler(&log, nil)), []*sandbox.Bound{
+		bind("one", errors.New("stuck"), false), bind("two", nil, true), bind("three", nil, false),
+	})
+	if diff := cmp.Diff([]string{"one", "two", "three"}, closed); diff != "" {
+		t.Error(diff)
+	}
+	for _, part := range []string{"provider=one", "stuck", "provider=two"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("%q isn't in the log: %s", part, &log)
+		}
+	}
+}
+
+type closing struct {
+	sandbox.Base
+	name  string
+	close func() error
+}
+
+func (c *closing) Name() string                       { return c.name }
+func (c *closing) Close() error                       { return c.close() }
+func (c *closing) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{} }
+func (c *closing) Create(context.Context, sandbox.CreateSpec) (sandbox.Handle, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (c *closing) Connect(context.Context, string) (sandbox.Handle, error) {
+	return nil, errors.ErrUnsupported
+}
+func (c *closing) Kill(context.Context, string) (bool, error) { return false, nil }

@@ -194,7 +194,7 @@ func (k *keeper) terminate(ctx context.Context, r *model.Record) (more bool, err
 	more = true
 	err = k.advance(ctx, model.RuntimeTerminating, func(t *store.Tx, r *model.Record) error {
 		r.Destruction = &model.Destruction{SandboxID: d.SandboxID, Outcome: string(d.Outcome), Detail: d.Detail}
-		if !d.ConfirmsGone(r.Runtime.SandboxID) && r.State == model.Deleting {
+		if !fleet.Settles(d, r.Runtime.SandboxID) && r.State == model.Deleting {
 			more = false // the ledger wakes us when it has the proof
 			return t.Event(r, "", model.EventNotice, agentprogram.Notice{Level: agentprogram.LevelWarning,
 				Text: "It is not proven yet that the sandbox is gone: " + d.Detail})

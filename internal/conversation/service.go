@@ -41,6 +41,7 @@ type Config struct {
 	DatabasePath   string           // the SQLite file; its directory must exist
 	Backends       []*sandbox.Bound // the enabled ones, at least one
 	DefaultBackend string           // of the seeded Environment: the first of Backends
+	Installed      []string         // names of all installed backends, enabled or not
 	Image          string           // of the seeded Environment: astrabox:host
 	Log            *slog.Logger
 	// AgentBinary finds the local file of an Agent program's binary.
@@ -111,7 +112,7 @@ func New(ctx context.Context, c Config) (*Service, error) {
 		return nil, err
 	}
 	s.store = st
-	s.fleet = fleet.New(fleet.Config{InstallationID: c.InstallationID, Backends: c.Backends, Store: st, Log: c.Log,
+	s.fleet = fleet.New(fleet.Config{InstallationID: c.InstallationID, Backends: c.Backends, Installed: c.Installed, Store: st, Log: c.Log,
 		Lease: c.Lease, SweepEvery: c.SweepEvery, SweepGrace: c.SweepGrace, OnDestroyed: s.wake})
 	if err := s.seed(ctx); err != nil {
 		return nil, errors.Join(err, st.Close())
@@ -119,15 +120,22 @@ func New(ctx context.Context, c Config) (*Service, error) {
 	return s, nil
 }
 
-// seed makes the default Environment and Agent.
+// seed makes the default Environment and Agent. The Environment is AstraBox's
+// own and not one that a person saves, so sandbox.CheckEnvironment isn't asked:
+// on a backend without network rules, such as the bundled service today, its
+// sandboxes have no network at all.
 func (s *Service) seed(ctx context.Context) error {
+	idle := model.IdlePause
+	if !s.fleet.Caps(s.cfg.DefaultBackend).Pause {
+		idle = model.IdleTerminate
+	}
 	return s.store.Update(ctx, func(t *store.Tx) error {
 		if err := t.SeedEnvironment(model.Environment{
 			ID: model.NewID(model.PrefixEnvironment), Name: DefaultEnvironment, Program: agentprogram.ShellID,
 			Backend: s.cfg.DefaultBackend, Image: s.cfg.Image, Account: "agent",
 			Limits:   map[string]string{"cpu": fmt.Sprint(min(4, runtime.NumCPU())), "memory": "4Gi", "pids": "4096", "disk": "10Gi"},
 			Requests: map[string]string{"cpu": "200m", "memory": "768Mi"},
-			Idle:     model.IdlePause, RetentionSeconds: int64(s.cfg.Retention / time.Second),
+			Idle:     idle, RetentionSeconds: int64(s.cfg.Retention / time.Second),
 		}); err != nil {
 			return err
 		}

@@ -3,11 +3,13 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/killpoint"
 	"github.com/astrabox/astrabox/internal/model"
 	"github.com/astrabox/astrabox/internal/store"
@@ -71,23 +73,56 @@ func (f *Fleet) destroy(ctx context.Context, r Ref) (sandbox.Destruction, error)
 	killBeforeDestroy.Hit()
 	var d sandbox.Destruction
 	if b, err := f.backend(r.Backend); err != nil {
-		d = sandbox.Destruction{SandboxID: r.ID, Outcome: sandbox.Unconfirmed, Detail: err.Error()}
+		d = sandbox.Destruction{SandboxID: r.ID, Outcome: sandbox.Unconfirmed, Detail: fault.From(err).Public}
 	} else {
-		d = sandbox.ConfirmDestroyed(ctx, b, r.ID)
+		d = f.confirm(ctx, b, entry)
 	}
 	killAfterDestroy.Hit()
-	gone := d.ConfirmsGone(r.ID)
+	settled := Settles(d, r.ID)
 	// A verdict that was reached is stored, also when nobody waits any more.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	err = f.cfg.Store.Update(ctx, func(t *store.Tx) error {
-		return t.NoteDestruction(r.Backend, r.ID, string(d.Outcome), d.Detail, gone, t.Now().Add(backoff(entry.Attempts)))
+		return t.NoteDestruction(r.Backend, r.ID, string(d.Outcome), d.Detail, settled, t.Now().Add(backoff(entry.Attempts)))
 	})
 	killVerdictStored.Hit()
-	if !gone {
+	if !settled {
 		f.log.Warn("a destruction is not confirmed", "sandbox", r.ID, "outcome", d.Outcome, "detail", d.Detail, "attempt", entry.Attempts+1)
 	}
 	return d, err
+}
+
+// confirm destroys a sandbox that is ours. A backend that can describe its
+// sandboxes is asked first whose it is: only Mine may be destroyed, and a row
+// may be wrong, as in a state directory that was copied.
+func (f *Fleet) confirm(ctx context.Context, b *sandbox.Bound, e *model.LedgerEntry) sandbox.Destruction {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.CallTimeout)
+	defer cancel()
+	if b.Inventory == nil || !sandbox.ValidID(e.SandboxID) {
+		return sandbox.ConfirmDestroyed(ctx, b, e.SandboxID)
+	}
+	d := sandbox.Destruction{SandboxID: e.SandboxID}
+	info, err := b.Inventory.DescribeSandbox(ctx, e.SandboxID)
+	switch {
+	case isGone(err): // the proof is made by ConfirmDestroyed, as always
+	case err != nil:
+		d.Outcome, d.Detail = sandbox.Unconfirmed, "the backend can't be asked whose sandbox it is: "+fault.From(err).Public
+		return d
+	default:
+		if claim := sandbox.ClaimOf(info.Metadata, f.cfg.InstallationID, e.ConversationID); !claim.MayDestroy() {
+			d.Outcome, d.Detail = sandbox.Refused, fmt.Sprintf("by its metadata the sandbox is not ours (%s), so nothing was done to it", claim)
+			return d
+		}
+	}
+	return sandbox.ConfirmDestroyed(ctx, b, e.SandboxID)
+}
+
+// Settles reports whether a verdict ends the ledger's entry for the sandbox id
+// and permits to forget it: it is proven gone, or it stays for another owner.
+// Unconfirmed and refused ones keep their entry: unconfirmed ones are destroyed
+// again, and of refused ones it is asked again whose they are.
+func Settles(d sandbox.Destruction, id string) bool {
+	return d.ConfirmsGone(id) || d.SandboxID == id && d.Outcome == sandbox.Retained || id == "" && d.Outcome == sandbox.NothingNamed
 }
 
 // backoff is how long after a try without proof the next one comes: from one
@@ -145,7 +180,7 @@ func (f *Fleet) ledgerLoop(ctx context.Context) {
 		for _, e := range due {
 			g.Go(func() error {
 				d, err := f.Destroy(ctx, Ref{e.Backend, e.SandboxID})
-				if err == nil && d.ConfirmsGone(e.SandboxID) && e.ConversationID != "" && f.cfg.OnDestroyed != nil {
+				if err == nil && Settles(d, e.SandboxID) && e.ConversationID != "" && f.cfg.OnDestroyed != nil {
 					f.cfg.OnDestroyed(e.ConversationID)
 				}
 				return nil

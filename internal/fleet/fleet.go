@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ import (
 type Config struct {
 	InstallationID string
 	Backends       []*sandbox.Bound
+	Installed      []string // names of all backends of this program, enabled or not
 	Store          *store.Store
 	Log            *slog.Logger
 
@@ -93,7 +95,10 @@ func (f *Fleet) backend(name string) (*sandbox.Bound, error) {
 	if b, ok := f.backends[name]; ok {
 		return b, nil
 	}
-	return nil, sandbox.Errorf(sandbox.CodeBackendDisabled, "the sandbox backend %q is not enabled", name)
+	if slices.Contains(f.cfg.Installed, name) {
+		return nil, sandbox.Errorf(sandbox.CodeBackendDisabled, "The sandbox backend %q is installed but not enabled; add it to ASTRABOX_SANDBOX_BACKENDS.", name)
+	}
+	return nil, sandbox.Errorf(sandbox.CodeBackendUnknown, "The sandbox backend %q is not installed. Installed: %s.", name, strings.Join(f.cfg.Installed, ", "))
 }
 
 // Plan makes the assignment of a new sandbox for a conversation. It asks
@@ -267,7 +272,7 @@ func (f *Fleet) Pause(ctx context.Context, r Ref) (paused bool, err error) {
 		return false, err
 	}
 	if b.Pauser == nil {
-		return false, sandbox.Errorf(sandbox.CodePauseUnsupported, "the backend %s can't pause sandboxes", b.Name())
+		return false, sandbox.Missing("Pause", b.Name())
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.CallTimeout)
 	defer cancel()
@@ -289,7 +294,7 @@ func (f *Fleet) Resume(ctx context.Context, r Ref) (sandbox.Handle, error) {
 		return nil, err
 	}
 	if b.Pauser == nil {
-		return nil, sandbox.Errorf(sandbox.CodePauseUnsupported, "the backend %s can't resume sandboxes", b.Name())
+		return nil, sandbox.Missing("Pause", b.Name())
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.CallTimeout)
 	defer cancel()
