@@ -53,7 +53,8 @@ type Host struct {
 type Origin struct {
 	Package string // import path of what called Register
 	Module  string // empty: not known
-	Version string // "(devel)" for the main module; empty: not known
+	Version string // empty: not known
+	Main    bool   // it is the module of the program itself
 }
 
 // Origin says where a registered driver came from.
@@ -172,7 +173,7 @@ func originOf(pkg string) Origin {
 		if m.Path == "" || pkg != m.Path && !strings.HasPrefix(pkg, m.Path+"/") || len(m.Path) < len(o.Module) {
 			continue
 		}
-		o.Module, o.Version = m.Path, m.Version
+		o.Module, o.Version, o.Main = m.Path, m.Version, m == &info.Main
 		if m.Replace != nil && m.Replace.Version != "" {
 			o.Version = m.Replace.Version
 		}

@@ -221,7 +221,8 @@ func TestTables(t *testing.T) {
 		"agent list":              {"shell", "Runs each message"},
 		"conversation list":       {"ID", id, "a title", "no sandbox"},
 		"conversation show " + id: {"environment", "local", "state", "active"},
-		"version":                 {"astrabox", "seam"},
+		"version":                 {"astrabox", "seam", "open_sandbox", "github.com/astrabox/astrabox"},
+		"provider list":           {"NAME", "open_sandbox", "default", "ProcessSessions"},
 	} {
 		got := r.run(strings.Fields(args)...)
 		for _, p := range parts {

@@ -18,7 +18,7 @@ import (
 )
 
 func (c *command) providerCommand() *cobra.Command {
-	return group("provider", "Sandbox providers of this program", c.providerVerifyCommand())
+	return group("provider", "Sandbox providers of this program", c.providerListCommand(), c.providerVerifyCommand())
 }
 
 func (c *command) providerVerifyCommand() *cobra.Command {

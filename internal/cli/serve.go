@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,19 +170,16 @@ func (c *command) versionCommand() *cobra.Command {
 		Short: "Print the version and the sandbox providers of this program",
 		Args:  nArgs(0, 0),
 		RunE: func(*cobra.Command, []string) error {
-			drivers, err := sandbox.Installed()
-			if err != nil {
-				return err
-			}
-			names := []string{}
-			for _, d := range drivers {
-				names = append(names, d.Name)
-			}
+			_, err := sandbox.Installed()
+			list, _ := app.Providers(c.Getenv) // what is wrong with the choice of backends is "provider list"'s to say
 			if c.json {
-				return c.printJSON(map[string]any{"version": version.Version, "seam": sandbox.SeamVersion, "providers": names})
+				return errors.Join(c.printJSON(map[string]any{"version": version.Version, "seam": sandbox.SeamVersion, "providers": list}), err)
 			}
-			fmt.Fprintf(c.Stdout, "astrabox %s (seam %s; providers: %s)\n", version.Version, sandbox.SeamVersion, strings.Join(names, ", "))
-			return nil
+			fmt.Fprintf(c.Stdout, "astrabox %s (seam %s)\n", version.Version, sandbox.SeamVersion)
+			for _, p := range list {
+				fmt.Fprintf(c.Stdout, "provider %s: %s %s\n", p.Name, cmp.Or(p.Module, p.Package), p.Version)
+			}
+			return err
 		},
 	}
 }
