@@ -34,7 +34,7 @@ func assignmentClauses() []Clause[*Stage] {
 		{ID: "assignment.unknown", Doc: "An assignment without a sandbox isn't found, which is no error.",
 			Check: func(ctx context.Context, s *Stage) error {
 				spec := s.NewSpec()
-				info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+				info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
 				if err != nil || found {
 					return Unmet("nothing found, and no error", "found %v, %s, %v", found, info.ID, err)
 				}
@@ -43,7 +43,7 @@ func assignmentClauses() []Clause[*Stage] {
 		{ID: "assignment.blank", Doc: "A blank installation or assignment is refused with SANDBOX_CONFIG_INVALID: it would match what isn't meant.",
 			Check: func(ctx context.Context, s *Stage) error {
 				for _, q := range [][2]string{{"", "a"}, {Installation, ""}, {"", ""}} {
-					_, _, err := s.Provider.Finder.FindSandboxByAssignment(ctx, q[0], q[1])
+					_, _, err := s.Finder.FindSandboxByAssignment(ctx, q[0], q[1])
 					if err := Refused("a search with a blank part", err, sandbox.CodeInvalid); err != nil {
 						return err
 					}
@@ -127,7 +127,7 @@ func assignmentClauses() []Clause[*Stage] {
 				}
 				other := spec
 				other.InstallationID = spec.InstallationID + "-other"
-				if info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, other.InstallationID, other.AssignmentID); err != nil || found {
+				if info, found, err := s.Finder.FindSandboxByAssignment(ctx, other.InstallationID, other.AssignmentID); err != nil || found {
 					return Unmet("another installation to find nothing", "found %v, %s, %v", found, info.ID, err)
 				}
 				b, err := s.CreateFrom(ctx, other)
@@ -149,7 +149,7 @@ func assignmentClauses() []Clause[*Stage] {
 				if err := s.destroyed(ctx, h.SandboxID()); err != nil {
 					return err
 				}
-				if info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID); err != nil || found {
+				if info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID); err != nil || found {
 					return Unmet("nothing to be found after the destruction", "found %v, %s %s, %v", found, info.ID, info.State, err)
 				}
 				again, err := s.CreateFrom(ctx, spec)
@@ -160,7 +160,7 @@ func assignmentClauses() []Clause[*Stage] {
 			}},
 		{ID: "assignment.paused", Doc: "A paused sandbox is still its assignment's.",
 			Check: func(ctx context.Context, s *Stage) error {
-				if s.Provider.Pauser == nil {
+				if s.Pauser == nil {
 					return Skip("the backend can't pause")
 				}
 				spec := s.NewSpec()
@@ -194,7 +194,7 @@ func assignmentClauses() []Clause[*Stage] {
 					return NoError("making a second sandbox of the assignment", err)
 				}
 				s.Own(id)
-				_, _, err = s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+				_, _, err = s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
 				if err := Refused("the search for an assignment with two sandboxes", err, sandbox.CodeAssignmentAmbiguous); err != nil {
 					return err
 				}
@@ -210,7 +210,7 @@ func assignmentClauses() []Clause[*Stage] {
 
 // find wants the spec's assignment to have a sandbox.
 func (s *Stage) find(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Info, error) {
-	info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
 	if err != nil {
 		return info, NoError("looking for an assignment's sandbox", err)
 	}

@@ -19,7 +19,7 @@ func connectClauses() []Clause[*Stage] {
 				if err != nil {
 					return err
 				}
-				again, err := s.Provider.Connect(ctx, h.SandboxID())
+				again, err := s.connect(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("connecting to a running sandbox", err)
 				}
@@ -36,7 +36,7 @@ func connectClauses() []Clause[*Stage] {
 				if err := s.destroyed(ctx, h.SandboxID()); err != nil {
 					return err
 				}
-				_, err := s.Provider.Connect(ctx, h.SandboxID())
+				_, err := s.Connect(ctx, h.SandboxID())
 				return Refused("connecting to a destroyed sandbox", err, sandbox.CodeGone)
 			})},
 		{ID: "handle.faces", Doc: "A handle has Files, Commands and Processes, each time it is asked.",
@@ -54,7 +54,7 @@ func connectClauses() []Clause[*Stage] {
 				if err != nil {
 					return err
 				}
-				other, err := s.Provider.Connect(ctx, h.SandboxID())
+				other, err := s.connect(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("connecting a second time", err)
 				}
@@ -69,7 +69,7 @@ func connectClauses() []Clause[*Stage] {
 				if err := still(ctx, other); err != nil {
 					return err
 				}
-				third, err := s.Provider.Connect(ctx, h.SandboxID())
+				third, err := s.connect(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("connecting after a handle was closed", err)
 				}
@@ -121,7 +121,7 @@ func unknownClauses() (out []Clause[*Stage]) {
 			want += " or succeeds"
 		}
 		c := Clause[*Stage]{ID: "unknown." + o.id, Doc: o.method + " of a sandbox that never was " + want + ".", Capability: o.flag,
-			Check: func(ctx context.Context, s *Stage) error { return o.unknown(ctx, s.Provider, nobody) }}
+			Check: func(ctx context.Context, s *Stage) error { return o.unknown(ctx, s.backend, nobody) }}
 		if o.flag != "" {
 			c.Refusal = stageUnbound(o.flag)
 		}
@@ -133,11 +133,11 @@ func unknownClauses() (out []Clause[*Stage]) {
 				return err
 			}
 			for _, o := range operations {
-				if d, _ := declares(s.Provider.Caps, o.flag); o.flag != "" && !d {
+				if !s.has(o.flag) {
 					continue
 				}
 				var sk *skipped
-				if err := o.unknown(ctx, s.Provider, h.SandboxID()); err != nil && !errors.As(err, &sk) {
+				if err := o.unknown(ctx, s.backend, h.SandboxID()); err != nil && !errors.As(err, &sk) {
 					return err
 				}
 			}
@@ -146,7 +146,7 @@ func unknownClauses() (out []Clause[*Stage]) {
 }
 
 // unknown wants the operation to say that the sandbox isn't there.
-func (o operation) unknown(ctx context.Context, b *sandbox.Bound, id string) error {
+func (o operation) unknown(ctx context.Context, b backend, id string) error {
 	doing := o.method + " of a sandbox that isn't there"
 	answer, err := o.ask(ctx, b, id)
 	switch {

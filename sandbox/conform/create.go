@@ -151,7 +151,11 @@ func createClauses() []Clause[*Stage] {
 				}
 				return nil
 			}),
-			Refusal: withHandle(func(ctx context.Context, _ *Stage, h sandbox.Handle) error {
+			Refusal: func(ctx context.Context, s *Stage) error {
+				h, err := s.createWith(ctx, s.Live.Provider, s.NewSpec()) // bound: the flag may be masked
+				if err != nil {
+					return NoError("creating a sandbox", err)
+				}
 				p := h.Processes()
 				if missing(p) {
 					return Unmet("Processes that refuse", "none")
@@ -165,7 +169,7 @@ func createClauses() []Clause[*Stage] {
 					}
 				}
 				return nil
-			})},
+			}},
 	}
 }
 
@@ -188,10 +192,10 @@ func (s *Stage) refusedCreate(ctx context.Context, what string, code sandbox.Cod
 // nothingLeft wants no sandbox of the spec's attempt, except one that the error
 // of the create names. Without a way to ask it is nil.
 func (s *Stage) nothingLeft(ctx context.Context, spec sandbox.CreateSpec, createErr error) error {
-	if s.Provider.Finder == nil {
+	if s.Finder == nil {
 		return nil
 	}
-	info, found, err := s.Provider.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
 	if err != nil {
 		return NoError("looking for what a failed create left", err)
 	}

@@ -13,7 +13,7 @@ func destroyClauses() []Clause[*Stage] {
 	return []Clause[*Stage]{
 		{ID: "probe.running", Doc: "Probe sees a running sandbox, with the backend's word for its state in lower case.",
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
-				o, err := s.Provider.Probe(ctx, h.SandboxID())
+				o, err := s.Probe(ctx, h.SandboxID())
 				if errors.Is(err, sandbox.ErrProbeUnsupported) {
 					return Skip("the backend can't probe")
 				}
@@ -28,7 +28,7 @@ func destroyClauses() []Clause[*Stage] {
 		{ID: "destroy.proven", Doc: "A destruction is proven within the 20 seconds of ConfirmDestroyed: Kill asks, and a probe finds no such sandbox.",
 			Timeout: time.Minute,
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
-				d := sandbox.ConfirmDestroyed(ctx, s.Provider, h.SandboxID())
+				d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, h.SandboxID())
 				if !d.ConfirmsGone(h.SandboxID()) {
 					return Unmet("the verdict gone for "+h.SandboxID(), "%s for %s: %s", d.Outcome, d.SandboxID, d.Detail)
 				}
@@ -39,7 +39,7 @@ func destroyClauses() []Clause[*Stage] {
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
 				id := h.SandboxID()
 				gone, err := eventually(ctx, 20*time.Second, func() (bool, error) {
-					gone, err := s.Provider.Kill(ctx, id)
+					gone, err := s.Kill(ctx, id)
 					if gone {
 						return true, s.absent(ctx, id, "Kill said gone")
 					}
@@ -61,7 +61,7 @@ func destroyClauses() []Clause[*Stage] {
 						return err
 					}
 				}
-				if _, err := s.Provider.Kill(ctx, h.SandboxID()); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+				if _, err := s.Kill(ctx, h.SandboxID()); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
 					return Unmet("a second kill to succeed or to be SANDBOX_NOT_FOUND", "%v", err)
 				}
 				return s.absent(ctx, h.SandboxID(), "it was destroyed twice")
@@ -113,11 +113,11 @@ func lowerWord(s string) bool {
 
 // absent wants probe and Connect to find no such sandbox, now.
 func (s *Stage) absent(ctx context.Context, id, why string) error {
-	o, err := s.Provider.Probe(ctx, id)
+	o, err := s.Probe(ctx, id)
 	if err == nil && o.Status != sandbox.ObservedGone || err != nil && !errors.Is(err, sandbox.ErrProbeUnsupported) {
 		return Unmet(why+", so a probe to find nothing", "%s %q, %v", statusWord(o.Status), o.State, err)
 	}
-	_, err = s.Provider.Connect(ctx, id)
+	_, err = s.Connect(ctx, id)
 	return Refused(why+", so connecting", err, sandbox.CodeGone)
 }
 

@@ -75,7 +75,7 @@ func endpointClauses() []Clause[*Stage] {
 				if err != nil {
 					return NoError("asking for the endpoint of a port", err)
 				}
-				if id, ok := s.Provider.EndpointNamesSandbox(e.URL.String()); ok && id != h.SandboxID() {
+				if id, ok := s.EndpointNamesSandbox(e.URL.String()); ok && id != h.SandboxID() {
 					return Unmet(h.SandboxID()+", or no name", "%s names %s", e, id)
 				}
 				return nil

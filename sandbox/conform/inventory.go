@@ -26,7 +26,7 @@ func inventoryClauses() []Clause[*Stage] {
 				if len(listed) != 1 || listed[0].ID != h.SandboxID() {
 					return Unmet("exactly "+h.SandboxID()+" to carry the spec's metadata", "%v", idsOf(listed))
 				}
-				info, err := s.Provider.Inventory.DescribeSandbox(ctx, h.SandboxID())
+				info, err := s.Inventory.DescribeSandbox(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("describing a sandbox", err)
 				}
@@ -46,7 +46,7 @@ func inventoryClauses() []Clause[*Stage] {
 					return NoError("creating a sandbox", err)
 				}
 				after := time.Now()
-				info, err := s.Provider.Inventory.DescribeSandbox(ctx, h.SandboxID())
+				info, err := s.Inventory.DescribeSandbox(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("describing a sandbox", err)
 				}
@@ -60,7 +60,7 @@ func inventoryClauses() []Clause[*Stage] {
 				case info.CreatedAt.Before(before.Add(-slack)) || info.CreatedAt.After(after.Add(slack)):
 					return Unmet("a creation between "+before.UTC().String()+" and now", "%v", info.CreatedAt.UTC())
 				}
-				at, err := s.Provider.ExpiresAt(ctx, h.SandboxID())
+				at, err := s.ExpiresAt(ctx, h.SandboxID())
 				if err == nil && !at.Equal(info.ExpiresAt) {
 					return Unmet("the end that ExpiresAt gives, "+at.UTC().String(), "%v", info.ExpiresAt.UTC())
 				}
@@ -130,7 +130,7 @@ func inventoryClauses() []Clause[*Stage] {
 		{ID: "inventory.nonsense", Doc: "A page that there isn't is an error, never an empty page.",
 			Check: func(ctx context.Context, s *Stage) error {
 				for _, page := range []string{"no such page", "-1", "\x00"} {
-					infos, next, err := s.Provider.Inventory.ListSandboxes(ctx, nil, page)
+					infos, next, err := s.Inventory.ListSandboxes(ctx, nil, page)
 					if err == nil {
 						return Unmet("the page "+oneLine(page)+" to be refused", "%d sandboxes, and then %q", len(infos), next)
 					}
@@ -158,7 +158,7 @@ func inventoryClauses() []Clause[*Stage] {
 			}},
 		{ID: "inventory.paused", Doc: "A paused sandbox is listed like any other.",
 			Check: func(ctx context.Context, s *Stage) error {
-				if s.Provider.Pauser == nil {
+				if s.Pauser == nil {
 					return Skip("the backend can't pause")
 				}
 				spec := s.NewSpec()

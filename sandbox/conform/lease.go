@@ -117,7 +117,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				for _, ttl := range []time.Duration{0, -time.Hour} {
-					if at, err := s.Provider.Renew(ctx, h.SandboxID(), ttl); err == nil && earlier(at, before) {
+					if at, err := s.Renew(ctx, h.SandboxID(), ttl); err == nil && earlier(at, before) {
 						return Unmet("the end to stay, or a refusal", "a renewal by %v moved it from %v to %v", ttl, before.UTC(), at.UTC())
 					}
 				}
@@ -158,7 +158,7 @@ func leaseClauses() []Clause[*Stage] {
 				}
 				ended := false
 				if _, err := eventually(ctx, s.ShortTTL+time.Minute, func() (bool, error) {
-					_, err := s.Provider.Connect(ctx, h.SandboxID())
+					_, err := s.Connect(ctx, h.SandboxID())
 					ended = errors.Is(err, sandbox.ErrGone)
 					return ended, nil
 				}); err != nil {
@@ -209,7 +209,7 @@ func (s *Stage) shortLived(ctx context.Context) (sandbox.Handle, error) {
 
 // expiresAt asks for the end; a backend that can't say skips the clause.
 func (s *Stage) expiresAt(ctx context.Context, h sandbox.Handle) (time.Time, error) {
-	at, err := s.Provider.ExpiresAt(ctx, h.SandboxID())
+	at, err := s.ExpiresAt(ctx, h.SandboxID())
 	if errors.Is(err, sandbox.ErrUnsupported) {
 		return at, Skip("the backend can't say when a sandbox ends")
 	}
@@ -221,7 +221,7 @@ func (s *Stage) expiresAt(ctx context.Context, h sandbox.Handle) (time.Time, err
 
 // renew renews; a backend that can't skips the clause.
 func (s *Stage) renew(ctx context.Context, h sandbox.Handle, ttl time.Duration) (time.Time, error) {
-	at, err := s.Provider.Renew(ctx, h.SandboxID(), ttl)
+	at, err := s.Renew(ctx, h.SandboxID(), ttl)
 	if errors.Is(err, sandbox.ErrUnsupported) {
 		return at, Skip("the backend can't renew")
 	}

@@ -14,7 +14,8 @@ import (
 // Close destroys the one that the data-plane clauses share.
 type Live struct {
 	// Provider is the bound provider: the clauses hold it to what Bind left of
-	// its capabilities.
+	// its capabilities. They call what is bound, not the Bound, which would
+	// guard it; only the sandbox of the data-plane clauses is made through it.
 	Provider *sandbox.Bound
 	// Spec gives a valid spec each time: an image with a POSIX sh, resources.
 	// The suite sets the ids, and a TTL where there is none.
@@ -48,11 +49,15 @@ const Installation = "astrabox-conform"
 func (l *Live) Cases() (out []Case) {
 	for _, c := range LifecycleContract() {
 		declared, _ := declares(l.Provider.Caps, c.Capability)
-		st := &Stage{Live: l}
+		st := l.stageFor()
 		out = append(out, Case{Info: c.info(), timeout: c.Timeout, declared: declared,
 			check: bindTo(c.Check, st), refusal: bindTo(c.Refusal, st), after: st.clear})
 	}
 	return append(out, boxCases(l.box, l.Provider.Caps.ProcessSessions, "")...)
+}
+
+func (l *Live) stageFor() *Stage {
+	return &Stage{Live: l, backend: backendOf(l.Provider.Provider, l.Provider.Caps)}
 }
 
 // box is the shared sandbox, made by the first call that can.
@@ -60,8 +65,8 @@ func (l *Live) box(ctx context.Context) (Box, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.shared == nil {
-		st := &Stage{Live: l}
-		h, err := st.Create(ctx)
+		st := l.stageFor()
+		h, err := st.createWith(ctx, l.Provider, st.NewSpec())
 		if err != nil {
 			return Box{}, errors.Join(err, st.clear(context.WithoutCancel(ctx)))
 		}

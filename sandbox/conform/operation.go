@@ -18,47 +18,47 @@ type operation struct {
 	flag    string       // the capability it belongs to
 	missing sandbox.Code // of a sandbox that isn't there
 	// ask calls it on the provider itself and describes what a success said.
-	ask func(ctx context.Context, b *sandbox.Bound, id string) (answer string, err error)
+	ask func(ctx context.Context, b backend, id string) (answer string, err error)
 }
 
 // operations are all that take an id. Base's defaults may refuse Renew and
 // ExpiresAt as unsupported, and Probe as one that can't be asked.
 var operations = []operation{
-	{"connect", "Connect", "", sandbox.CodeGone, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
-		h, err := b.Provider.Connect(ctx, id)
+	{"connect", "Connect", "", sandbox.CodeGone, func(ctx context.Context, b backend, id string) (string, error) {
+		h, err := b.Connect(ctx, id)
 		if err == nil && missing(h) {
 			return "no handle", nil
 		}
 		return "a handle", err
 	}},
-	{"kill", "Kill", "", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"kill", "Kill", "", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		gone, err := b.Kill(ctx, id)
 		if err != nil && gone {
 			return "", fmt.Errorf("gone beside an error: %w", err)
 		}
 		return fmt.Sprintf("gone %v", gone), err
 	}},
-	{"probe", "Probe", "", "", func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"probe", "Probe", "", "", func(ctx context.Context, b backend, id string) (string, error) {
 		o, err := b.Probe(ctx, id)
 		return fmt.Sprintf("%s %q", statusWord(o.Status), o.State), err
 	}},
-	{"renew", "Renew", "", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"renew", "Renew", "", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		at, err := b.Renew(ctx, id, time.Hour)
 		return "an end at " + at.UTC().Format(time.RFC3339), err
 	}},
-	{"expires", "ExpiresAt", "", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"expires", "ExpiresAt", "", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		at, err := b.ExpiresAt(ctx, id)
 		return "an end at " + at.UTC().Format(time.RFC3339), err
 	}},
-	{"pause", "Pause", "Pause", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"pause", "Pause", "Pause", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		ok, err := b.Pauser.Pause(ctx, id)
 		return fmt.Sprintf("paused %v", ok), err
 	}},
-	{"resume", "Resume", "Pause", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"resume", "Resume", "Pause", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		ok, err := b.Pauser.Resume(ctx, id)
 		return fmt.Sprintf("running %v", ok), err
 	}},
-	{"describe", "DescribeSandbox", "InventoryListing", sandbox.CodeNotFound, func(ctx context.Context, b *sandbox.Bound, id string) (string, error) {
+	{"describe", "DescribeSandbox", "InventoryListing", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		i, err := b.Inventory.DescribeSandbox(ctx, id)
 		return fmt.Sprintf("sandbox %q, %s", i.ID, i.State), err
 	}},

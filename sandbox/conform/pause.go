@@ -16,7 +16,7 @@ func pauseClauses() []Clause[*Stage] {
 				if err := s.pause(ctx, h.SandboxID()); err != nil {
 					return err
 				}
-				if _, err := s.Provider.Connect(ctx, h.SandboxID()); err == nil || !errors.Is(err, sandbox.ErrNotRunning) {
+				if _, err := s.Connect(ctx, h.SandboxID()); err == nil || !errors.Is(err, sandbox.ErrNotRunning) {
 					return Refused("connecting to a paused sandbox", err, sandbox.CodeNotRunning)
 				}
 				again, err := s.resume(ctx, h.SandboxID())
@@ -31,8 +31,8 @@ func pauseClauses() []Clause[*Stage] {
 					return err
 				}
 				for range 3 {
-					_, _ = s.Provider.Probe(ctx, h.SandboxID()) // what it says is another clause's
-					_, err := s.Provider.Connect(ctx, h.SandboxID())
+					_, _ = s.Probe(ctx, h.SandboxID()) // what it says is another clause's
+					_, err := s.Connect(ctx, h.SandboxID())
 					if err := Refused("connecting to a paused sandbox", err, sandbox.CodeNotRunning); err != nil {
 						return err
 					}
@@ -41,14 +41,14 @@ func pauseClauses() []Clause[*Stage] {
 			})},
 		{ID: "pause.probe", Doc: "A paused sandbox is seen, in a state of its own, and isn't lost.",
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
-				running, err := s.Provider.Probe(ctx, h.SandboxID())
+				running, err := s.Probe(ctx, h.SandboxID())
 				if errors.Is(err, sandbox.ErrProbeUnsupported) {
 					return Skip("the backend can't probe")
 				}
 				if err := s.pause(ctx, h.SandboxID()); err != nil {
 					return err
 				}
-				o, err := s.Provider.Probe(ctx, h.SandboxID())
+				o, err := s.Probe(ctx, h.SandboxID())
 				if err != nil {
 					return NoError("probing a paused sandbox", err)
 				}
@@ -77,7 +77,7 @@ func pauseClauses() []Clause[*Stage] {
 			})},
 		{ID: "pause.processes", Doc: "A pause ends every long-lived process: afterwards its id is not found.",
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
-				if !s.Provider.Caps.ProcessSessions {
+				if !s.Caps.ProcessSessions {
 					return Skip("the backend has no long-lived processes")
 				}
 				id, err := h.Processes().Start(ctx, sandbox.ProcessSpec{Key: "conform-pause", Line: script.Line(script.Emit("started"), script.Sleep(5*time.Minute))})
@@ -140,7 +140,7 @@ func pauseClauses() []Clause[*Stage] {
 				if err := s.pause(ctx, a.SandboxID()); err != nil {
 					return err
 				}
-				if _, err := s.Provider.Connect(ctx, b.SandboxID()); err != nil {
+				if _, err := s.Connect(ctx, b.SandboxID()); err != nil {
 					return NoError("connecting to the other sandbox", err)
 				}
 				return works(ctx, b)
@@ -169,7 +169,7 @@ func pauseClauses() []Clause[*Stage] {
 				if !at.IsZero() && at.Before(now.Add(3*time.Hour-slack)) {
 					return Unmet("an end in three hours", "in %v", at.Sub(now).Round(time.Second))
 				}
-				if _, err := s.Provider.Connect(ctx, h.SandboxID()); err == nil {
+				if _, err := s.Connect(ctx, h.SandboxID()); err == nil {
 					return Unmet("the renewed sandbox to stay paused", "it runs")
 				}
 				return nil
@@ -193,12 +193,12 @@ func pauseClauses() []Clause[*Stage] {
 
 // pause pauses with evidence.
 func (s *Stage) pause(ctx context.Context, id string) error {
-	paused, err := s.Provider.Pauser.Pause(ctx, id)
+	paused, err := s.Pauser.Pause(ctx, id)
 	if err != nil {
 		return NoError("pausing a sandbox", err)
 	}
 	if !paused {
-		o, err := s.Provider.Probe(ctx, id)
+		o, err := s.Probe(ctx, id)
 		return Unmet("evidence that the sandbox is paused", "Pause said false, and the probe %s %q, %v", statusWord(o.Status), o.State, err)
 	}
 	return nil
@@ -206,14 +206,14 @@ func (s *Stage) pause(ctx context.Context, id string) error {
 
 // resume resumes with evidence and connects anew.
 func (s *Stage) resume(ctx context.Context, id string) (sandbox.Handle, error) {
-	running, err := s.Provider.Pauser.Resume(ctx, id)
+	running, err := s.Pauser.Resume(ctx, id)
 	if err != nil {
 		return nil, NoError("resuming a sandbox", err)
 	}
 	if !running {
 		return nil, Unmet("evidence that the sandbox runs", "Resume said false")
 	}
-	h, err := s.Provider.Connect(ctx, id)
+	h, err := s.connect(ctx, id)
 	if err != nil {
 		return nil, NoError("connecting to a resumed sandbox", err)
 	}

@@ -81,12 +81,9 @@ func refusalClauses() []Clause[Subject] {
 			Doc:        o.method + " refuses an id of another form with SANDBOX_NAME_INVALID, before any request.",
 			Capability: o.flag,
 			Check: func(ctx context.Context, s Subject) error {
-				b, err := s.bound()
-				if err != nil && o.flag != "" {
-					return NoError("binding the provider", err)
-				}
-				if err != nil {
-					b = &sandbox.Bound{Provider: s.Provider}
+				b := s.backend()
+				if !b.has(o.flag) {
+					return Unmet(o.flag+" to come with "+o.method, "no such method")
 				}
 				for _, id := range badIDs {
 					answer, err := o.ask(ctx, b, id)
@@ -114,12 +111,9 @@ func refusalClauses() []Clause[Subject] {
 			Check: func(ctx context.Context, s Subject) error {
 				ended, cancel := context.WithCancel(ctx)
 				cancel()
-				b, err := s.bound()
-				if err != nil {
-					return NoError("binding the provider", err)
-				}
+				b := s.backend()
 				for _, o := range operations {
-					if d, _ := declares(b.Caps, o.flag); o.flag != "" && !d {
+					if !b.has(o.flag) {
 						continue
 					}
 					start := time.Now()
@@ -168,15 +162,7 @@ func notBound(flag string) func(context.Context, Subject) error {
 
 // unbound is nil when the bound provider has no operation of the flag.
 func unbound(b *sandbox.Bound, flag string) error {
-	var there bool
-	switch flag {
-	case "Pause":
-		there = b.Pauser != nil
-	case "CorrelatedCreate":
-		there = b.Finder != nil
-	case "InventoryListing":
-		there = b.Inventory != nil
-	}
+	there := backend{Pauser: b.Pauser, Finder: b.Finder, Inventory: b.Inventory}.has(flag)
 	if there {
 		return Unmet("no operation of "+flag+", which isn't declared", "it is bound")
 	}

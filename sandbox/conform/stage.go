@@ -27,6 +27,7 @@ func LifecycleContract() []Clause[*Stage] {
 // destroyed fails the clause.
 type Stage struct {
 	*Live
+	backend
 
 	mu   sync.Mutex
 	made []string
@@ -54,23 +55,42 @@ func (s *Stage) Create(ctx context.Context, edit ...func(*sandbox.CreateSpec)) (
 
 // CreateFrom makes a sandbox from a spec. It is destroyed after the clause.
 func (s *Stage) CreateFrom(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
-	h, err := s.Provider.Create(ctx, spec)
+	return s.createWith(ctx, s.backend.Provider, spec)
+}
+
+// createWith creates through p: the provider itself, or bound.
+func (s *Stage) createWith(ctx context.Context, p sandbox.Provider, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	h, err := p.Create(ctx, spec)
 	var e *sandbox.Error
-	if errors.As(err, &e) && e.SandboxID != "" {
+	if errors.As(err, &e) && e.Code == sandbox.CodeCleanupUnconfirmed {
 		s.Own(e.SandboxID)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case missing(h):
+		return nil, Unmet("Create to give a handle or an error", "neither")
 	}
 	s.Own(h.SandboxID())
 	return h, nil
+}
+
+// connect connects to a sandbox that is expected to run.
+func (s *Stage) connect(ctx context.Context, id string) (sandbox.Handle, error) {
+	h, err := s.Connect(ctx, id)
+	if err == nil && missing(h) {
+		return nil, Unmet("Connect to give a handle or an error", "neither")
+	}
+	return h, err
 }
 
 // Own has a sandbox destroyed after the clause.
 func (s *Stage) Own(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.made = append(s.made, id)
+	if id != "" {
+		s.made = append(s.made, id)
+	}
 }
 
 // clear destroys what the clause made, newest first.
@@ -87,7 +107,7 @@ func (s *Stage) clear(ctx context.Context) error {
 			continue
 		}
 		seen[id] = true
-		if d := sandbox.ConfirmDestroyed(ctx, s.Provider, id); !d.ConfirmsGone(id) {
+		if d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, id); !d.ConfirmsGone(id) {
 			failed = errors.Join(failed, fmt.Errorf("the sandbox %s is left over: %s", id, d.Detail))
 		}
 	}
@@ -154,7 +174,7 @@ func runWord(ctx context.Context, h sandbox.Handle) (sandbox.CommandResult, erro
 
 // destroyed destroys a sandbox with proof.
 func (s *Stage) destroyed(ctx context.Context, id string) error {
-	if d := sandbox.ConfirmDestroyed(ctx, s.Provider, id); !d.ConfirmsGone(id) {
+	if d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, id); !d.ConfirmsGone(id) {
 		return Unmet("the sandbox to be destroyed with proof", "%s: %s", d.Outcome, d.Detail)
 	}
 	return nil
@@ -162,7 +182,7 @@ func (s *Stage) destroyed(ctx context.Context, id string) error {
 
 // exists is nil when the probe sees the sandbox, or can't be asked.
 func (s *Stage) exists(ctx context.Context, id string) error {
-	o, err := s.Provider.Probe(ctx, id)
+	o, err := s.Probe(ctx, id)
 	switch {
 	case errors.Is(err, sandbox.ErrProbeUnsupported):
 		return nil
@@ -220,14 +240,14 @@ func withHandle(check func(ctx context.Context, s *Stage, h sandbox.Handle) erro
 
 // stageUnbound is the refusal of clauses whose flag carries operations.
 func stageUnbound(flag string) func(context.Context, *Stage) error {
-	return func(_ context.Context, s *Stage) error { return unbound(s.Provider, flag) }
+	return func(_ context.Context, s *Stage) error { return unbound(s.Live.Provider, flag) }
 }
 
 // list walks all pages of a listing.
 func (s *Stage) list(ctx context.Context, metadata map[string]string) (all []sandbox.Info, err error) {
 	seen := map[string]bool{}
 	for page := ""; ; {
-		infos, next, err := s.Provider.Inventory.ListSandboxes(ctx, metadata, page)
+		infos, next, err := s.Inventory.ListSandboxes(ctx, metadata, page)
 		if err != nil {
 			return nil, NoError("listing sandboxes", err)
 		}

@@ -72,6 +72,9 @@ func (s Subject) bound(mask ...string) (*sandbox.Bound, error) {
 	return sandbox.Bind(d, s.Provider, mask...)
 }
 
+// backend resolves what the provider declares itself.
+func (s Subject) backend() backend { return backendOf(s.Provider, s.Provider.Capabilities()) }
+
 func identityClauses() []Clause[Subject] {
 	return []Clause[Subject]{
 		{ID: "provider.present", Doc: "New gives a provider, not nil and not a nil pointer in an interface.",
@@ -186,14 +189,9 @@ func everyCall(s Subject) []anyCall {
 	}
 	for _, o := range operations {
 		calls = append(calls, anyCall{o.method, func(ctx context.Context) {
-			b := &sandbox.Bound{Provider: s.Provider}
-			if o.flag != "" {
-				var err error
-				if b, err = s.bound(); err != nil {
-					return // what is declared and missing is another clause's matter
-				}
+			if b := s.backend(); b.has(o.flag) { // what is declared and missing is another clause's matter
+				_, _ = o.ask(ctx, b, "")
 			}
-			_, _ = o.ask(ctx, b, "")
 		}})
 	}
 	return calls

@@ -1,0 +1,45 @@
+package conform
+
+import (
+	"github.com/astrabox/astrabox/sandbox"
+)
+
+// backend is a provider as it is: a Bound would guard its operations, and hide
+// from the clauses what they look for. An optional interface is resolved when
+// its flag is declared; nil is one that isn't there.
+type backend struct {
+	sandbox.Provider
+	Caps      sandbox.Capabilities
+	Pauser    sandbox.Pauser
+	Finder    sandbox.AssignmentFinder
+	Inventory sandbox.Inventory
+}
+
+func backendOf(p sandbox.Provider, caps sandbox.Capabilities) backend {
+	b := backend{Provider: p, Caps: caps}
+	if caps.Pause {
+		b.Pauser, _ = p.(sandbox.Pauser)
+	}
+	if caps.CorrelatedCreate {
+		b.Finder, _ = p.(sandbox.AssignmentFinder)
+	}
+	if caps.InventoryListing {
+		b.Inventory, _ = p.(sandbox.Inventory)
+	}
+	return b
+}
+
+// has reports whether the operations of a flag can be called.
+func (b backend) has(flag string) bool {
+	switch flag {
+	case "":
+		return true
+	case "Pause":
+		return b.Pauser != nil
+	case "CorrelatedCreate":
+		return b.Finder != nil
+	case "InventoryListing":
+		return b.Inventory != nil
+	}
+	return false
+}
