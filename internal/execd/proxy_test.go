@@ -121,6 +121,34 @@ func TestProxyRefusals(t *testing.T) {
 	}
 }
 
+// An answer that begins before the request's end was sent isn't cut off.
+func TestProxyAnswersEarly(t *testing.T) {
+	d := start(t)
+	port := behind(t, func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		io.WriteString(w, "early ")
+		rc.Flush()
+		io.Copy(w, r.Body)
+	})
+	var dial net.Dialer
+	conn, err := dial.DialContext(ctx(t), "tcp", strings.TrimPrefix(d.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "POST /proxy/"+port+"/ HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\nContent-Length: 6\r\n"+wire.HeaderToken+": "+token+"\r\n\r\na ")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	io.WriteString(conn, "body") // only now
+	if b, err := io.ReadAll(resp.Body); string(b) != "early a body" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 // A WebSocket goes through, and neither it nor an endless answer keeps the
 // daemon from ending (which start checks).
 func TestProxyStreams(t *testing.T) {

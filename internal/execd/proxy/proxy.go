@@ -119,6 +119,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case t.port == h.reserved():
 		refuse(w, http.StatusForbidden, "PORT_RESERVED", "the port is the daemon's own")
 	default:
+		// A server may answer before it has read the request's end. Without
+		// this net/http would close the request's body then, and the transport,
+		// still reading it, would cut the answer off.
+		_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/2 needs it not
 		h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, t)))
 	}
 }

@@ -94,6 +94,11 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request, t target) e
 		prefix: fmt.Sprintf("%s/sandboxes/%s/proxy/%d", wire.Prefix, rec.ID, port),
 		token:  rec.Run.Token,
 	})
+	// Otherwise net/http closes the request's body as soon as the sandbox
+	// answers, and the transport, which may still be reading its end, gives up
+	// the whole exchange: a quick answer would be cut off. Failing means HTTP/2,
+	// which has no such rule.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	h.proxy.ServeHTTP(w, r.WithContext(ctx))
 	return nil
 }

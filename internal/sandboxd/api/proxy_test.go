@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +33,13 @@ func inside(token string) http.Handler {
 		fmt.Fprintln(w, "first")
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // the reader must get it without the end
+	})
+	mux.HandleFunc("/early", func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		fmt.Fprint(w, "early ")
+		_ = rc.Flush()
+		_, _ = io.Copy(w, r.Body)
 	})
 	mux.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"astrabox.process.v1"}, InsecureSkipVerify: true})
@@ -129,6 +138,29 @@ func TestProxyStreams(t *testing.T) {
 	defer resp.Body.Close()
 	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); line != "first\n" {
 		t.Errorf("read %q, %v before the end of the stream", line, err)
+	}
+}
+
+// An answer that begins before the request's end was sent isn't cut off.
+func TestProxyAnswersEarly(t *testing.T) {
+	h := newHarness(t)
+	h.serve(func(_, token string) http.Handler { return inside(token) })
+	s := h.create()
+	body, w := io.Pipe()
+	var writing sync.WaitGroup
+	writing.Go(func() { _, _ = io.WriteString(w, "a ") })
+	a := h.request("POST", "/v1/sandboxes/"+s.ID+"/proxy/44772/early", nil, func(r *http.Request) {
+		r.Body, r.ContentLength = body, 6
+		*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() {
+			writing.Go(func() {
+				_, _ = io.WriteString(w, "body") // only now
+				w.Close()
+			})
+		}}))
+	})
+	writing.Wait()
+	if got := string(a.body); got != "early a body" {
+		t.Errorf("got %q", got)
 	}
 }
 
