@@ -205,7 +205,7 @@ func (b *Bound) Create(ctx context.Context, spec CreateSpec) (Handle, error) {
 	}
 	id, err := b.check(h)
 	if err == nil {
-		return h, nil
+		return b.hide(h), nil
 	}
 	if !ValidID(id) {
 		return nil, err
@@ -265,8 +265,30 @@ func (b *Bound) Connect(ctx context.Context, sandboxID string) (Handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h, nil
+	return b.hide(h), nil
 }
+
+// hide takes from a handle that was checked what isn't declared, or masked.
+func (b *Bound) hide(h Handle) Handle {
+	if b.Caps.ProcessSessions || IsUnsupportedProcesses(h.Processes()) {
+		return h
+	}
+	hidden := noProcesses{h, b.name}
+	if c, ok := h.(io.Closer); ok {
+		return struct {
+			noProcesses
+			io.Closer
+		}{hidden, c}
+	}
+	return hidden
+}
+
+type noProcesses struct {
+	Handle
+	name string
+}
+
+func (n noProcesses) Processes() Processes { return UnsupportedProcesses(n.name) }
 
 // check holds a handle to the contract and gives its id.
 func (b *Bound) check(h Handle) (id string, err error) {

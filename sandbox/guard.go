@@ -185,7 +185,7 @@ func (g guardPool) AcquireFromClientPool(ctx context.Context, s PoolSpec) (Handl
 		e.SandboxID = id
 		return nil, e
 	}
-	return h, nil
+	return g.b.hide(h), nil
 }
 
 func (g guardPool) AdoptSandbox(ctx context.Context, id, owner, assignment string) error {

@@ -140,6 +140,38 @@ func createClauses() []Clause[*Stage] {
 				}
 				return nil
 			}},
+		{ID: "create.unsupported", Doc: "What a spec asks for and the provider hasn't declared is refused, not left out: network rules, credentials, a permission level.",
+			Check: func(ctx context.Context, s *Stage) error {
+				for _, q := range []struct {
+					what     string
+					declared bool
+					ask      func(*sandbox.CreateSpec)
+				}{
+					{"network rules", s.Caps.CreateNetworkPolicy, func(c *sandbox.CreateSpec) { c.NetworkPolicy = &sandbox.NetworkPolicy{} }},
+					{"a proxy for credentials", s.Caps.EgressCredentialInjection, func(c *sandbox.CreateSpec) { c.CredentialProxy = true }},
+					{"the permission level advanced", s.Caps.Allows(sandbox.PermissionAdvanced), func(c *sandbox.CreateSpec) { c.PermissionLevel = sandbox.PermissionAdvanced }},
+					{"the permission level privileged", false, func(c *sandbox.CreateSpec) { c.PermissionLevel = sandbox.PermissionPrivileged }},
+				} {
+					if q.declared {
+						continue
+					}
+					if err := s.refusedCreate(ctx, q.what+", which isn't declared,", "", q.ask); err != nil {
+						return err
+					}
+				}
+				return nil
+			}},
+		{ID: "create.port", Doc: "A create that waits in vain for a port fails when its context ends, and leaves nothing.",
+			Check: func(ctx context.Context, s *Stage) error {
+				short, cancel := context.WithTimeout(ctx, 3*time.Second)
+				defer cancel()
+				spec := s.NewSpec(func(c *sandbox.CreateSpec) { c.WaitForPort = somePort })
+				h, err := s.CreateFrom(short, spec)
+				if err == nil {
+					return Unmet("Create to wait for a port on which nothing listens", "the sandbox %s", h.SandboxID())
+				}
+				return s.nothingLeft(ctx, spec, err)
+			}},
 		{ID: "create.cancelled", Doc: "A create whose context ends leaves no sandbox behind, or names it in its error.",
 			Capability: "CorrelatedCreate", Timeout: 2 * time.Minute,
 			Check: cancelledCreates, Refusal: stageUnbound("CorrelatedCreate")},

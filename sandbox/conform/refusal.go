@@ -19,27 +19,40 @@ func capabilityClauses() (out []Clause[Subject]) {
 			Doc:        "Who declares " + r.Flag + " implements " + r.Needs + ".",
 			Capability: r.Flag,
 			Check: func(_ context.Context, s Subject) error {
-				if _, err := s.bound(others(r.Flag)...); err != nil {
-					return Unmet(r.Flag+" to come with "+r.Needs, "%v", err)
+				if !r.Implemented(s.Provider) {
+					return Unmet(r.Flag+" to come with "+r.Needs, "%T has it not", s.Provider)
+				}
+				if d, _ := declares(s.Provider.Capabilities(), r.Requires); r.Requires != "" && !d {
+					return Unmet(r.Flag+" to be declared with "+r.Requires+", which it needs", "without")
 				}
 				return nil
 			},
-			Refusal: func(_ context.Context, s Subject) error {
-				if !reflect.DeepEqual(s.Provider.Capabilities(), s.Driver.Declares) {
-					return nil // capabilities.declared says so
-				}
-				b, err := s.bound(others(r.Flag)...)
-				if err != nil {
-					return NoError("binding the provider", err)
-				}
-				if declared := r.Declared(b.Caps); declared {
-					return Unmet(r.Flag+" to stay undeclared once bound", "declared")
-				}
-				return nil
-			},
+			Refusal: notBound(r.Flag),
 		})
 	}
-	return out
+	return append(out, Clause[Subject]{
+		ID: "capability.levels", Doc: "The permission levels are known ones, each once, that the provider can have attested.",
+		Check: func(_ context.Context, s Subject) error {
+			seen := map[sandbox.PermissionLevel]bool{}
+			levels := s.Provider.Capabilities().PermissionLevels
+			if levels != nil && len(levels) == 0 {
+				return Unmet("a level, or nil for default only", "an empty list")
+			}
+			isolates, _ := sandbox.RuleOf("IsolatedSessions")
+			for _, l := range levels {
+				switch {
+				case l != sandbox.PermissionDefault && l != sandbox.PermissionAdvanced:
+					return Unmet("the levels default or advanced, which can be attested", "%q", string(l))
+				case seen[l]:
+					return Unmet("each level once", "%q twice", string(l))
+				case l == sandbox.PermissionAdvanced && !isolates.Implemented(s.Provider):
+					return Unmet("who lists advanced to attest it with ReadIsolationCapability", "%T has it not", s.Provider)
+				}
+				seen[l] = true
+			}
+			return nil
+		},
+	})
 }
 
 // flagWord turns ProcessSessions into process-sessions.
@@ -52,16 +65,6 @@ func flagWord(flag string) string {
 		b.WriteRune(r)
 	}
 	return strings.ToLower(b.String())
-}
-
-// others are all flags but one.
-func others(flag string) (out []string) {
-	for _, r := range sandbox.Rules() {
-		if r.Flag != flag {
-			out = append(out, r.Flag)
-		}
-	}
-	return out
 }
 
 // badIDs may not reach a backend: they change a URL's path, a command line or a log.
@@ -149,21 +152,26 @@ func refusalClauses() []Clause[Subject] {
 	)
 }
 
-// notBound is the refusal of a flag whose operations a Bound has not.
+// notBound is the refusal of a flag's clauses: nothing of it is there to be
+// called. A provider that can't be bound fails another clause for that.
 func notBound(flag string) func(context.Context, Subject) error {
 	return func(_ context.Context, s Subject) error {
-		b, err := s.bound()
-		if err != nil {
-			return NoError("binding the provider", err)
+		if b, err := s.bound(); err == nil {
+			return unbound(b, flag)
 		}
-		return unbound(b, flag)
+		return nil
 	}
 }
 
-// unbound is nil when the bound provider has no operation of the flag.
+// unbound is nil when the bound provider has neither the flag nor its operations.
 func unbound(b *sandbox.Bound, flag string) error {
-	there := backend{Pauser: b.Pauser, Finder: b.Finder, Inventory: b.Inventory}.has(flag)
-	if there {
+	r, ok := sandbox.RuleOf(flag)
+	switch {
+	case !ok:
+		return Unmet("a flag of the table", "%q", flag)
+	case r.Declared(b.Caps):
+		return Unmet(flag+" to stay undeclared", "it is declared")
+	case r.Field != "" && !reflect.ValueOf(b).Elem().FieldByName(r.Field).IsNil():
 		return Unmet("no operation of "+flag+", which isn't declared", "it is bound")
 	}
 	return nil
@@ -208,6 +216,13 @@ func badSpecs() (out []badSpec) {
 	bad("ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = nil })
 	bad("ResourceRequests", func(s *sandbox.CreateSpec) { s.ResourceRequests = map[string]string{} })
 	bad("TTL", func(s *sandbox.CreateSpec) { s.TTL = -time.Second })
+	bad("Entrypoint", func(s *sandbox.CreateSpec) { s.Entrypoint = []string{""} })
+	bad("Dir", func(s *sandbox.CreateSpec) { s.Dir = "/a/../etc" })
+	bad("WaitForPort", func(s *sandbox.CreateSpec) { s.WaitForPort = execdPort })
+	bad("PublishPorts", func(s *sandbox.CreateSpec) { s.PublishPorts = []int{80, 80} })
+	bad("PermissionLevel", func(s *sandbox.CreateSpec) { s.PermissionLevel = "almighty" })
+	bad("WorkspaceMounts", func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Source: "w", Path: "/"}} })
+	bad("DeathCallbackURL", func(s *sandbox.CreateSpec) { s.DeathCallbackURL = "ftp://host/" })
 	return out
 }
 
@@ -222,8 +237,8 @@ func endpointNameClauses() []Clause[Subject] {
 		{ID: "endpoint.anonymous", Doc: "An address that doesn't say which sandbox it reaches, such as host:port, names none.",
 			Check: func(_ context.Context, s Subject) error {
 				for _, a := range addresses {
-					if id, ok := s.Provider.EndpointNamesSandbox(a); ok || id != "" {
-						return Unmet(fmt.Sprintf("%q to name no sandbox", a), "%q, %v", id, ok)
+					if id, ok := s.Provider.EndpointNamesSandbox(a); ok {
+						return Unmet(fmt.Sprintf("%q to name no sandbox", a), "%q", id)
 					}
 				}
 				return nil

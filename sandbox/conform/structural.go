@@ -117,8 +117,8 @@ func identityClauses() []Clause[Subject] {
 			}},
 		{ID: "capabilities.declared", Doc: "The provider's capabilities are those that its driver declares.",
 			Check: func(_ context.Context, s Subject) error {
-				if got := s.Provider.Capabilities(); !reflect.DeepEqual(got, s.Driver.Declares) {
-					return Unmet(fmt.Sprintf("what the driver declares, %+v", s.Driver.Declares), "%+v", got)
+				if got := s.Provider.Capabilities(); !got.Equal(s.Driver.Declares) {
+					return Unmet(fmt.Sprintf("what the driver declares, %s", s.Driver.Declares), "%s", got)
 				}
 				return nil
 			}},

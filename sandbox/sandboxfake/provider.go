@@ -101,6 +101,9 @@ func (p *Provider) Create(ctx context.Context, spec sandbox.CreateSpec) (sandbox
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
+	if err := p.accept(spec); err != nil {
+		return nil, err
+	}
 	return operation[sandbox.Handle](ctx, p, "Create", "", p.nowhere(), func() (sandbox.Handle, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -177,11 +180,13 @@ func (m *machine) prepare(ctx context.Context, spec sandbox.CreateSpec) error {
 			return sandbox.Errorf(sandbox.CodeInvalid, "the directory %s can't be made: %w", dir, err)
 		}
 	}
-	if !spec.RequireCommandChannel {
-		return nil
+	if spec.RequireCommandChannel {
+		if _, err := m.commands().Run(ctx, sandbox.Command{Line: script.Line(script.Exit(0))}); err != nil {
+			return sandbox.Errorf(sandbox.CodeUnavailable, "the new sandbox runs no command: %w", err)
+		}
 	}
-	if _, err := m.commands().Run(ctx, sandbox.Command{Line: script.Line(script.Exit(0))}); err != nil {
-		return sandbox.Errorf(sandbox.CodeUnavailable, "the new sandbox runs no command: %w", err)
+	if spec.WaitForPort != 0 {
+		return awaitPort(ctx, spec.WaitForPort)
 	}
 	return nil
 }

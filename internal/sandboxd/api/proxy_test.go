@@ -147,16 +147,20 @@ func TestProxyAnswersEarly(t *testing.T) {
 	h.serve(func(_, token string) http.Handler { return inside(token) })
 	s := h.create()
 	body, w := io.Pipe()
+	answered := make(chan struct{})
 	var writing sync.WaitGroup
-	writing.Go(func() { _, _ = io.WriteString(w, "a ") })
+	writing.Go(func() {
+		_, _ = io.WriteString(w, "a ")
+		select {
+		case <-answered:
+		case <-time.After(10 * time.Second):
+		}
+		_, _ = io.WriteString(w, "body")
+		w.Close()
+	})
 	a := h.request("POST", "/v1/sandboxes/"+s.ID+"/proxy/44772/early", nil, func(r *http.Request) {
 		r.Body, r.ContentLength = body, 6
-		*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() {
-			writing.Go(func() {
-				_, _ = io.WriteString(w, "body") // only now
-				w.Close()
-			})
-		}}))
+		*r = *r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotFirstResponseByte: func() { close(answered) }}))
 	})
 	writing.Wait()
 	if got := string(a.body); got != "early a body" {
