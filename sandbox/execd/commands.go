@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -61,6 +62,9 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	if !ours {
 		return foreign(k).stream(ctx, c, timeout, stdout, stderr)
 	}
+	if err := textOnly(c.Line, c.Dir, c.Env); err != nil {
+		return none, err
+	}
 	body, err := json.Marshal(wire.CommandRequest{Command: c.Line, Cwd: c.Dir, Envs: c.Env, Timeout: timeout})
 	if err != nil {
 		return none, fmt.Errorf("execd: %w", err)
@@ -92,6 +96,25 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 		return sandbox.CommandResult{ExitCode: exit.Code}, fmt.Errorf("the command ran out of time and was killed: %w", context.DeadlineExceeded)
 	}
 	return sandbox.CommandResult{ExitCode: exit.Code}, nil
+}
+
+// textOnly refuses what JSON can't carry unchanged: it would run another line.
+func textOnly(line, dir string, env map[string]string) error {
+	bad := func(what string) error {
+		return sandbox.Errorf(sandbox.CodeInvalid, "%s isn't UTF-8; put it into a file, or have the line write it", what)
+	}
+	switch {
+	case !utf8.ValidString(line):
+		return bad("the command line")
+	case !utf8.ValidString(dir):
+		return bad("the directory")
+	}
+	for k, v := range env {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return bad(fmt.Sprintf("the variable %q", k))
+		}
+	}
+	return nil
 }
 
 // timeoutOf gives the earlier of the timeout and ctx's deadline in milliseconds; 0: none.

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -29,6 +30,12 @@ func (k processes) Start(ctx context.Context, s sandbox.ProcessSpec) (string, er
 		return "", err
 	} else if !ours {
 		return foreign(k).start(ctx, s)
+	}
+	if err := textOnly(s.Line, s.Dir, s.Env); err != nil {
+		return "", err
+	}
+	if !utf8.ValidString(s.Key) {
+		return "", sandbox.Errorf(sandbox.CodeInvalid, "the process's key isn't UTF-8")
 	}
 	req := wire.ProcessRequest{
 		Key: s.Key, Command: s.Line, Cwd: s.Dir, Env: s.Env, User: s.User, Buffer: s.Buffer, Full: wire.FullDropOldest,

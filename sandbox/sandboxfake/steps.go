@@ -134,12 +134,13 @@ var stepsByName = map[string]func(*shell, script.Step) int{
 			func() { s.remove(p); s.link(a.Arg(1), p) },
 			func() { s.remove(p); s.make(p, func(t *tree) *node { return t.node(fs.ModeDir|0o755, s.user) }) })
 	},
-	"self":        func(s *shell, a script.Step) int { return s.save(a.Arg(0), fmt.Appendf(nil, "%d\n", s.t.pid), false) },
-	script.Plain:  (*shell).spawn,
-	script.Orphan: (*shell).spawn,
-	script.Deaf:   (*shell).spawn,
-	script.Setsid: (*shell).spawn,
-	script.Bare:   (*shell).spawn,
+	"self":         func(s *shell, a script.Step) int { return s.save(a.Arg(0), fmt.Appendf(nil, "%d\n", s.t.pid), false) },
+	script.Plain:   (*shell).spawn,
+	script.Holding: (*shell).spawn,
+	script.Orphan:  (*shell).spawn,
+	script.Deaf:    (*shell).spawn,
+	script.Setsid:  (*shell).spawn,
+	script.Bare:    (*shell).spawn,
 	"alive": func(s *shell, a script.Step) int {
 		b, _ := s.content(a.Arg(0))
 		if s.m.kernel.isAlive(string(b)) {

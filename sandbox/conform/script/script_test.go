@@ -188,7 +188,15 @@ var effects = map[string]func(shell){
 			s.t.Errorf("%+v", o)
 		}
 	},
-	"spawn":        func(s shell) { s.spawns(script.Plain, "TERM") },
+	"spawn": func(s shell) { s.spawns(script.Plain, "TERM") },
+	"spawn-holding": func(s shell) {
+		cmd := exec.Command("/bin/sh", "-c", script.Line(script.Spawn(script.Holding, time.Minute, s.path("pid"))))
+		if err := cmd.Run(); err != nil { // its output is /dev/null, so that nothing waits for the child
+			s.t.Error(err)
+		}
+		s.caughtUp()
+		s.says("", script.Kill("KILL", s.path("pid")))
+	},
 	"spawn-orphan": func(s shell) { s.spawns(script.Orphan, "TERM") },
 	"spawn-deaf": func(s shell) {
 		s.spawns(script.Deaf, "KILL")
@@ -313,7 +321,7 @@ func samples() []script.Step {
 		steps = append(steps, script.Emit(text), script.EmitErr(text+"\x00"), script.CatFile(text), script.WriteFile(text, other),
 			script.Append(text, other), script.Stat(text), script.Watch(text, other), script.List(text), script.Link(text, other),
 			script.FIFO(text), script.WaitFor(text), script.Churn(text, other), script.Flip(text, other, text), script.Self(text),
-			script.Spawn(script.Plain, time.Second, text), script.Spawn(script.Orphan, time.Second, text),
+			script.Spawn(script.Plain, time.Second, text), script.Spawn(script.Orphan, time.Second, text), script.Spawn(script.Holding, time.Second, text),
 			script.Spawn(script.Deaf, time.Second, text), script.Spawn(script.Setsid, time.Second, text),
 			script.Spawn(script.Bare, 0, text), script.Alive(text), script.Kill("KILL", text))
 	}

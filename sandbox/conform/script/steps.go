@@ -128,11 +128,12 @@ func Self(pidFile string) Step { return step("self", pidFile) }
 
 // Kinds of children that [Spawn] starts.
 const (
-	Plain  = "spawn"
-	Orphan = "spawn-orphan" // its parent has ended
-	Deaf   = "spawn-deaf"   // ignores the signals that ask
-	Setsid = "spawn-setsid" // in a session of its own
-	Bare   = "spawn-bare"   // in a session of its own and without environment
+	Plain   = "spawn"
+	Holding = "spawn-holding" // keeps the shell's output open
+	Orphan  = "spawn-orphan"  // its parent has ended
+	Deaf    = "spawn-deaf"    // ignores the signals that ask
+	Setsid  = "spawn-setsid"  // in a session of its own
+	Bare    = "spawn-bare"    // in a session of its own and without environment
 )
 
 // Spawn starts a child of a kind that sleeps for d, with its process id in a file.

@@ -93,6 +93,8 @@ var templates = []Template{
 		Doc: "Writes the shell's process id to the file."},
 	{Name: "spawn", Form: `sleep «secs» >/dev/null 2>&1 & echo $! >«path»`,
 		Doc: "Starts a sleeping child and writes its process id to the file."},
+	{Name: "spawn-holding", Form: `sleep «secs» & echo $! >«path»`,
+		Doc: "As spawn; the child keeps the shell's stdout and stderr open."},
 	{Name: "spawn-orphan", Form: `(sleep «secs» >/dev/null 2>&1 & echo $! >«path»)`,
 		Doc: "As spawn; the child's parent ends at once."},
 	{Name: "spawn-deaf", Form: `(trap '' HUP INT QUIT TERM; exec sleep «secs») >/dev/null 2>&1 & echo $! >«path»`,
