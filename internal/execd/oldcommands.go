@@ -125,7 +125,7 @@ func (s *Server) backgroundCommand(w http.ResponseWriter, r *http.Request, req w
 func (s *Server) detached(ctx context.Context, req wire.CommandRequest) (rec *record, run func(started func(error)), err error) {
 	var log *spool
 	if req.Background {
-		if log, err = newSpool(); err != nil {
+		if log, err = newSpool(&s.records.logs); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -229,9 +229,13 @@ func commandLog(w http.ResponseWriter, r *http.Request, rec *record) {
 		cursor = n
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_ = rec.log.page(w, cursor, func(next int64) { // failing is the client's going away
+	there := rec.log.page(w, cursor, func(next, length int64) {
 		w.Header().Set(headerLogCursor, strconv.FormatInt(next, 10))
+		w.Header().Set("Content-Length", strconv.FormatInt(length, 10)) // so that a page that breaks off shows
 	})
+	if !there {
+		refuse(w, http.StatusNotFound, wire.CodeInvalidBody, "no such command")
+	}
 }
 
 // interruptCommand asks a command to end, and kills it with all that it
