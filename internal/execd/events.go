@@ -252,15 +252,13 @@ func (l *lineSplitter) add(b []byte, line func([]byte)) {
 		i := l.end(b)
 		if i < 0 {
 			l.part = append(l.part, b...)
-			for len(l.part) > maxEventLine {
-				line(l.part[:maxEventLine])
-				l.part = append(l.part[:0], l.part[maxEventLine:]...)
-			}
+			l.cut(line)
 			return
 		}
 		text := b[:i]
-		if len(l.part) > 0 {
+		if len(l.part) > 0 || len(text) > maxEventLine {
 			l.part = append(l.part, text...)
+			l.cut(line)
 			text = l.part
 		}
 		if l.keepCR {
@@ -280,6 +278,33 @@ func (l *lineSplitter) add(b []byte, line func([]byte)) {
 			b = b[1:]
 		}
 	}
+}
+
+// cut gives pieces of a line that is too long for one event, and keeps the
+// last, which isn't empty. A character stays in one piece.
+func (l *lineSplitter) cut(line func([]byte)) {
+	from := 0
+	for l.tooLong(l.part[from:]) {
+		n := maxEventLine
+		for back := 1; back < utf8.UTFMax && !utf8.RuneStart(l.part[from+n]); back++ {
+			n--
+		}
+		if !utf8.RuneStart(l.part[from+n]) {
+			n = maxEventLine // no character, so it can be cut anywhere
+		}
+		line(l.part[from : from+n])
+		from += n
+	}
+	l.part = append(l.part[:0], l.part[from:]...)
+}
+
+// tooLong doesn't count a CR that the line's end may take away.
+func (l *lineSplitter) tooLong(part []byte) bool {
+	n := len(part)
+	if l.keepCR && n > 0 && part[n-1] == '\r' {
+		n--
+	}
+	return n > maxEventLine
 }
 
 // end finds the byte that ends a line; -1: none.

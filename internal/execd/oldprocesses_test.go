@@ -192,3 +192,71 @@ func TestOldShortRuns(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// A request that can't become a WebSocket starts nothing and takes nothing from
+// anybody; the subprotocol may be one of several.
+func TestHandshakes(t *testing.T) {
+	d := start(t)
+	id := oldSession(t, d, `{"command":"cat"}`)
+	good := map[string]string{
+		"Connection": "keep-alive, Upgrade", "Upgrade": "WebSocket",
+		"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+	}
+	ask := func(change map[string]string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx(t), http.MethodGet, d.base+"/pty/"+id+"/ws?pty=0&takeover=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(wire.HeaderToken, token)
+		for _, set := range []map[string]string{good, change} {
+			for k, v := range set {
+				if req.Header.Set(k, v); v == "" {
+					req.Header.Del(k)
+				}
+			}
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("Sec-WebSocket-Protocol")
+	}
+	broken := []map[string]string{
+		{"Connection": "close"}, {"Connection": ""}, {"Upgrade": "h2c"}, {"Upgrade": ""},
+		{"Sec-WebSocket-Version": "8"}, {"Sec-WebSocket-Version": ""},
+		{"Sec-WebSocket-Key": "short"}, {"Sec-WebSocket-Key": "AAAA"}, {"Sec-WebSocket-Key": ""},
+	}
+	for _, protocol := range []string{"", wire.ProcessProtocol} {
+		for _, change := range broken {
+			change["Sec-WebSocket-Protocol"] = protocol
+			if status, _ := ask(change); status != http.StatusBadRequest {
+				t.Errorf("%v: %d, want a refusal", change, status)
+			}
+		}
+	}
+	if _, state := get(t, d, "GET", "/pty/"+id); !strings.Contains(state, `"state":"registered"`) {
+		t.Errorf("something was started: %s", state)
+	}
+	holder := oldAttach(t, d, id, "pty=0")
+	for _, change := range broken {
+		ask(change)
+	}
+	if err := holder.Write(ctx(t), websocket.MessageBinary, []byte("\x00still\n")); err != nil {
+		t.Fatal(err)
+	}
+	for want := range strings.SplitSeq("connected|1 still", "|") {
+		if got, err := oldRead(t, holder); err != nil || !strings.Contains(got, want) {
+			t.Errorf("the holder got %q, %v, want %q", got, err, want)
+		}
+	}
+	holder.CloseNow()
+	for given, want := range map[string]string{
+		"other": "", "other, " + wire.ProcessProtocol: wire.ProcessProtocol, wire.ProcessProtocol: wire.ProcessProtocol,
+	} {
+		if status, got := ask(map[string]string{"Sec-WebSocket-Protocol": given}); status != http.StatusSwitchingProtocols || got != want {
+			t.Errorf("of the protocols %q: %d, %q", given, status, got)
+		}
+	}
+}

@@ -3,12 +3,14 @@ package execd
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,11 +37,13 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
 		return
 	}
-	if r.Header.Get("Upgrade") == "" {
-		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "not a WebSocket request")
+	// Before the attachment, which may start the process or take it from
+	// somebody: neither is for a request that can't become a WebSocket.
+	if problem := handshakeProblem(r); problem != "" {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "not a WebSocket request: "+problem)
 		return
 	}
-	if !slices.Contains(r.Header.Values("Sec-WebSocket-Protocol"), wire.ProcessProtocol) {
+	if !hasToken(r.Header, "Sec-WebSocket-Protocol", wire.ProcessProtocol) {
 		s.attachOldProcess(w, r, p)
 		return
 	}
@@ -54,15 +58,46 @@ func (s *Server) attachProcess(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer a.Close()
-	if conn := accept(w, r); conn != nil {
+	if conn := accept(w, r, wire.ProcessProtocol); conn != nil {
 		serveAttachment(conn, a, peer{send: send, receive: receive})
 	}
 }
 
+// handshakeProblem says what a request lacks of a WebSocket handshake; "": nothing.
+func handshakeProblem(r *http.Request) string {
+	keys := r.Header.Values("Sec-WebSocket-Key")
+	switch {
+	case !r.ProtoAtLeast(1, 1):
+		return "it isn't HTTP/1.1"
+	case !hasToken(r.Header, "Connection", "upgrade"), !hasToken(r.Header, "Upgrade", "websocket"):
+		return "it asks for no upgrade to one"
+	case r.Header.Get("Sec-WebSocket-Version") != "13":
+		return "Sec-WebSocket-Version isn't 13"
+	case len(keys) != 1:
+		return "there isn't one Sec-WebSocket-Key"
+	}
+	if key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(keys[0])); err != nil || len(key) != 16 {
+		return "Sec-WebSocket-Key isn't 16 bytes in base64"
+	}
+	return ""
+}
+
+// hasToken reports whether a header lists a token, in whatever case.
+func hasToken(h http.Header, name, token string) bool {
+	for _, line := range h.Values(name) {
+		for one := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(one), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // accept completes the handshake. nil: it failed and was answered.
-func accept(w http.ResponseWriter, r *http.Request) *websocket.Conn {
+func accept(w http.ResponseWriter, r *http.Request, protocols ...string) *websocket.Conn {
 	conn, err := websocket.Accept(wholeFrames{w}, r, &websocket.AcceptOptions{
-		Subprotocols:    []string{wire.ProcessProtocol},
+		Subprotocols:    protocols,
 		CompressionMode: websocket.CompressionDisabled,
 		// The token is in a header, which no web page can make a browser send.
 		InsecureSkipVerify: true,
@@ -106,7 +141,7 @@ func serveAttachment(conn *websocket.Conn, a *process.Attachment, p peer) {
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		keepPinging(ctx, conn)
+		keepPinging(ctx, conn, pingEvery, pongTime, a.Waiting)
 	}()
 	refused := make(chan websocket.StatusCode, 1) // what the reader closes with
 	read := make(chan struct{})
@@ -131,9 +166,11 @@ func serveAttachment(conn *websocket.Conn, a *process.Attachment, p peer) {
 	<-read
 }
 
-// keepPinging closes the connection to a peer that doesn't answer.
-func keepPinging(ctx context.Context, conn *websocket.Conn) {
-	tick := time.NewTicker(pingEvery)
+// keepPinging closes the connection to a peer that doesn't answer. While
+// waiting, its answer can't be read, since it comes after input that the process
+// doesn't take.
+func keepPinging(ctx context.Context, conn *websocket.Conn, every, patience time.Duration, waiting func() bool) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -141,10 +178,11 @@ func keepPinging(ctx context.Context, conn *websocket.Conn) {
 			return
 		case <-tick.C:
 		}
-		ping, cancel := context.WithTimeout(ctx, pongTime)
+		ping, cancel := context.WithTimeout(ctx, patience)
 		err := conn.Ping(ping)
+		unanswered := ping.Err() != nil
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !(unanswered && waiting()) {
 			conn.CloseNow()
 			return
 		}

@@ -34,6 +34,7 @@ type Attachment struct {
 	run      int // the run that stdin was reported of
 	reported int64
 	closed   error // why Next ends
+	waiting  bool  // WaitStdin waits for room
 	status   Status
 }
 
@@ -175,7 +176,9 @@ func (a *Attachment) WaitStdin(b []byte) {
 	for len(b) > 0 && p.holder == a && p.now != nil && p.now.n == a.run {
 		n := min(len(b), maxStdin-len(p.now.queue))
 		if n == 0 {
+			a.waiting = true
 			p.input.Wait()
+			a.waiting = false
 			continue
 		}
 		if p.now.accept(b[:n]) != nil {
@@ -183,6 +186,13 @@ func (a *Attachment) WaitStdin(b []byte) {
 		}
 		b = b[n:]
 	}
+}
+
+// Waiting reports whether a WaitStdin waits for room.
+func (a *Attachment) Waiting() bool {
+	a.p.mu.Lock()
+	defer a.p.mu.Unlock()
+	return a.waiting
 }
 
 // CloseStdin ends the input after what is queued.

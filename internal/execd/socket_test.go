@@ -1,0 +1,49 @@
+package execd
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// A peer that doesn't answer pings is dropped, unless its answer can't be read
+// because the process leaves what came before it unread.
+func TestPings(t *testing.T) {
+	const short = 20 * time.Millisecond
+	var waiting atomic.Bool
+	waiting.Store(true)
+	dropped := make(chan time.Time, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := accept(w, r)
+		if conn == nil {
+			t.Error("no handshake")
+			return
+		}
+		keepPinging(r.Context(), conn, short, short, waiting.Load)
+		dropped <- time.Now()
+	}))
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, s.URL, nil) //nolint:bodyclose // read by Dial
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow() // it reads nothing, so it answers nothing
+	select {
+	case <-dropped:
+		t.Fatal("dropped although its answer can't be read")
+	case <-time.After(10 * short):
+	}
+	waiting.Store(false)
+	select {
+	case <-dropped:
+	case <-ctx.Done():
+		t.Error("not dropped")
+	}
+}
