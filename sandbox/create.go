@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"slices"
@@ -216,6 +217,9 @@ func (s CreateSpec) String() string {
 
 // GoString is String.
 func (s CreateSpec) GoString() string { return s.String() }
+
+// Format is String, for every verb.
+func (s CreateSpec) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
 
 // LogValue gives what String shows.
 func (s CreateSpec) LogValue() slog.Value {

@@ -2,6 +2,9 @@ package sandbox
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -31,6 +34,12 @@ func (e Endpoint) String() string {
 
 // GoString is String, so that %#v shows no header either.
 func (e Endpoint) GoString() string { return e.String() }
+
+// Format is String, for every verb.
+func (e Endpoint) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, e.String()) }
+
+// LogValue is String.
+func (e Endpoint) LogValue() slog.Value { return slog.StringValue(e.String()) }
 
 // CheckPort refuses what is no port (SANDBOX_CONFIG_INVALID), and ExecdPort and
 // the backend's own ports (EXPOSE_PORT_RESERVED). Reserved ports are never

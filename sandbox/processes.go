@@ -83,6 +83,21 @@ type AttachOptions struct {
 	NoStart  bool  // never start it: replay what is left, then Exit, then io.EOF
 }
 
+// ReplayFrom says whether an attachment can begin at from when the bytes from
+// oldest to next (exclusive) are held: nil; a *[ReplayGapError] for bytes that
+// were held once; SANDBOX_CONFIG_INVALID for an offset that there never was.
+func ReplayFrom(from, oldest, next int64) error {
+	switch {
+	case oldest < 0 || next < oldest:
+		return Errorf(CodeUnavailable, "the bytes from %d to %d can't be what is held", oldest, next)
+	case from < 0 || from > next:
+		return Errorf(CodeInvalid, "the offset %d isn't from 0 to %d, where the output ends", from, next)
+	case from < oldest:
+		return &ReplayGapError{From: from, Oldest: oldest}
+	}
+	return nil
+}
+
 // Frame is a piece of output (Data) or the end of a run (Exit).
 type Frame struct {
 	Run     int
