@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -76,6 +77,36 @@ func TestCreateSpecValidate(t *testing.T) {
 		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = nil }},
 		{"ResourceRequests", func(s *sandbox.CreateSpec) { s.ResourceRequests = map[string]string{} }},
 		{"TTL", func(s *sandbox.CreateSpec) { s.TTL = -1 }},
+		{"Entrypoint", func(s *sandbox.CreateSpec) { s.Entrypoint = []string{""} }},
+		{"Entrypoint", func(s *sandbox.CreateSpec) { s.Entrypoint = []string{"sh", "a\x00b"} }},
+		{"OwnerID", func(s *sandbox.CreateSpec) { s.OwnerID = "a\nb" }},
+		{"Dir", func(s *sandbox.CreateSpec) { s.Dir = "/a/../b" }},
+		{"Dir", func(s *sandbox.CreateSpec) { s.Dir = "/a\x00" }},
+		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"cpu": " "} }},
+		{"ResourceRequests", func(s *sandbox.CreateSpec) { s.ResourceRequests = map[string]string{"": "1"} }},
+		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"A": "b\x00"} }},
+		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"": "c"} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{"a": ""} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeyNetworkWiring: "x"} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeyManagedBy: "x"} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeyInstallation: "x"} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeyAssignmentID: "x"} }},
+		{"WorkspaceMounts", func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Source: "v", Path: "w"}} }},
+		{"WorkspaceMounts", func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Source: "v", Path: "//"}} }},
+		{"WorkspaceMounts", func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Path: "/w"}} }},
+		{"WorkspaceMounts", func(s *sandbox.CreateSpec) {
+			s.WorkspaceMounts = []sandbox.Mount{{Source: "v", Path: "/w"}, {Source: "x", Path: "/w"}}
+		}},
+		{"PublishPorts", func(s *sandbox.CreateSpec) { s.PublishPorts = []int{0} }},
+		{"PublishPorts", func(s *sandbox.CreateSpec) { s.PublishPorts = []int{80, 80} }},
+		{"PublishPorts", func(s *sandbox.CreateSpec) { s.PublishPorts = []int{sandbox.ExecdPort} }},
+		{"WaitForPort", func(s *sandbox.CreateSpec) { s.WaitForPort = 70000 }},
+		{"WaitForPort", func(s *sandbox.CreateSpec) { s.WaitForPort = sandbox.ExecdPort }},
+		{"NetworkPolicy", func(s *sandbox.CreateSpec) { s.NetworkPolicy = &sandbox.NetworkPolicy{Mode: "open"} }},
+		{"PermissionLevel", func(s *sandbox.CreateSpec) { s.PermissionLevel = "root" }},
+		{"Vault", func(s *sandbox.CreateSpec) { s.Vault.Model = []sandbox.ModelCredential{{}} }},
+		{"DeathCallbackURL", func(s *sandbox.CreateSpec) { s.DeathCallbackURL = "/hunter2" }},
+		{"DeathCallbackURL", func(s *sandbox.CreateSpec) { s.DeathCallbackURL = "ftp://h/hunter2" }},
 		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"A=B": "c"} }},
 		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeySessionID: "x"} }},
 	}
@@ -83,29 +114,114 @@ func TestCreateSpecValidate(t *testing.T) {
 		s := good
 		tt.spoil(&s)
 		err := s.Validate()
-		if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), tt.field) {
+		if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), tt.field) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("spoilt %s: %v", tt.field, err)
 		}
+	}
+	whole := goodSpec()
+	whole.Entrypoint, whole.Dir, whole.TTL = []string{"sleep", ""}, "/work space/$x", time.Hour
+	whole.Env, whole.Metadata = map[string]string{"A": "", "B": "x=y\nz"}, map[string]string{"astrabox.workspace-id": "w"}
+	whole.WorkspaceMounts = []sandbox.Mount{{Source: "v", Path: "/w"}, {Source: "v", Path: "/x", ReadOnly: true}}
+	whole.PublishPorts, whole.WaitForPort, whole.RequireCommandChannel = []int{80, 443}, 80, true
+	whole.NetworkPolicy, whole.PermissionLevel = &sandbox.NetworkPolicy{AllowedHosts: []string{"*.example.com"}}, sandbox.PermissionAdvanced
+	whole.CredentialProxy, whole.Vault, whole.DeathCallbackURL = true, goodPlan(), "https://astrabox.example.com/x?y"
+	if err := whole.Validate(); err != nil {
+		t.Errorf("a spec with everything: %v", err)
 	}
 }
 
 func TestClaim(t *testing.T) {
-	mine := goodSpec().OwnershipMetadata()
+	spec := goodSpec()
+	spec.Metadata = map[string]string{"astrabox.workspace-id": "w"}
+	mine := spec.OwnershipMetadata()
+	if len(spec.Metadata) != 1 || mine["astrabox.workspace-id"] != "w" || len(mine) != 5 {
+		t.Errorf("%v", mine)
+	}
+	with := func(k, v string) map[string]string {
+		m := spec.OwnershipMetadata()
+		m[k] = v
+		return m
+	}
 	for _, tt := range []struct {
+		name                string
 		metadata            map[string]string
 		installation, owner string
 		want                sandbox.Claim
 	}{
-		{mine, "i", "o", sandbox.ClaimMine},
-		{mine, "i", "", sandbox.ClaimMine},
-		{mine, "i", "other", sandbox.ClaimForeign},
-		{mine, "j", "o", sandbox.ClaimForeign},
-		{nil, "i", "o", sandbox.ClaimUnknown},
-		{map[string]string{"x": "y"}, "i", "o", sandbox.ClaimUnknown},
-		{map[string]string{sandbox.KeyInstallation: "i", sandbox.KeyManagedBy: "someone"}, "i", "", sandbox.ClaimForeign},
+		{"mine", mine, "i", "o", sandbox.ClaimMine},
+		{"anybody's of mine", mine, "i", "", sandbox.ClaimMine},
+		{"another owner", mine, "i", "other", sandbox.ClaimForeign},
+		{"another installation", mine, "j", "o", sandbox.ClaimForeign},
+		{"another manager", with(sandbox.KeyManagedBy, "someone"), "i", "o", sandbox.ClaimForeign},
+		{"no manager", with(sandbox.KeyManagedBy, ""), "i", "o", sandbox.ClaimForeign},
+		{"no metadata", nil, "i", "o", sandbox.ClaimUnknown},
+		{"other metadata", map[string]string{"x": "y"}, "i", "o", sandbox.ClaimUnknown},
+		{"no installation", with(sandbox.KeyInstallation, ""), "i", "o", sandbox.ClaimUnknown},
+		{"no installation and another manager", map[string]string{sandbox.KeyManagedBy: "someone"}, "i", "", sandbox.ClaimUnknown},
+		{"asked for no installation", with(sandbox.KeyInstallation, ""), "", "o", sandbox.ClaimUnknown},
+		{"no owner", with(sandbox.KeySessionID, ""), "i", "", sandbox.ClaimUnclaimed},
+		{"no owner, one asked for", with(sandbox.KeySessionID, ""), "i", "o", sandbox.ClaimUnclaimed},
 	} {
-		if got := sandbox.ClaimOf(tt.metadata, tt.installation, tt.owner); got != tt.want {
-			t.Errorf("ClaimOf(%v, %q, %q) = %v, want %v", tt.metadata, tt.installation, tt.owner, got, tt.want)
+		got := sandbox.ClaimOf(tt.metadata, tt.installation, tt.owner)
+		if got != tt.want || got.MayDestroy() != (tt.want == sandbox.ClaimMine) || got.String() == "" {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	if sandbox.Claim(9).MayDestroy() {
+		t.Error("a claim that there isn't permits to destroy")
+	}
+}
+
+func TestObservationNormal(t *testing.T) {
+	for _, tt := range []struct {
+		in     sandbox.Observation
+		status sandbox.ObservedStatus
+		state  string
+		lost   bool
+	}{
+		{sandbox.Observation{}, sandbox.Unknown, "", false},
+		{sandbox.Observation{Status: sandbox.ObservedOK, State: " Running"}, sandbox.ObservedOK, "running", false},
+		{sandbox.Observation{Status: sandbox.ObservedOK, State: "PAUSED"}, sandbox.ObservedOK, "paused", false},
+		{sandbox.Observation{Status: sandbox.ObservedOK, State: "FAILED"}, sandbox.ObservedOK, "failed", true},
+		{sandbox.Observation{Status: sandbox.ObservedOK, State: "Error"}, sandbox.ObservedOK, "error", true},
+		{sandbox.Observation{Status: sandbox.ObservedOK, State: "Terminated"}, sandbox.ObservedOK, "terminated", true},
+		{sandbox.Observation{Status: sandbox.ObservedOK}, sandbox.ObservedError, "", false},
+		{sandbox.Observation{Status: sandbox.ObservedGone, State: "x"}, sandbox.ObservedGone, "x", false},
+		{sandbox.Observation{Status: sandbox.ObservedError, State: "failed"}, sandbox.ObservedError, "failed", false},
+		{sandbox.Observation{Status: 7, State: "running"}, sandbox.ObservedError, "", false},
+	} {
+		if got := tt.in.Normal(); got.Status != tt.status || got.State != tt.state || got.Lost() != tt.lost {
+			t.Errorf("%+v became %+v, lost %v", tt.in, got, got.Lost())
+		}
+	}
+}
+
+func TestBase(t *testing.T) {
+	var b sandbox.Base
+	if _, err := b.Probe(t.Context(), "a"); !errors.Is(err, sandbox.ErrProbeUnsupported) {
+		t.Errorf("Probe: %v", err)
+	}
+	if _, err := b.Renew(t.Context(), "a", 1); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("Renew: %v", err)
+	}
+	if _, err := b.ExpiresAt(t.Context(), "a"); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("ExpiresAt: %v", err)
+	}
+	if id, ok := b.EndpointNamesSandbox("https://h/sandboxes/a/"); ok || id != "" {
+		t.Error("it names a sandbox")
+	}
+	if r, ok := b.WorkspaceRoute(); ok || r != nil {
+		t.Error("it has a route")
+	}
+	// None of the optional operations, or Bind would see them everywhere.
+	for _, r := range sandbox.Rules() {
+		if r.Field != "" && r.Implemented(&bare{}) {
+			t.Errorf("Base has the operations of %s", r.Flag)
+		}
+	}
+	for _, o := range sandbox.Optionals() {
+		if o.Implemented(&bare{}) {
+			t.Errorf("Base has %s", o.Needs)
 		}
 	}
 }
