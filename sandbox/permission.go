@@ -74,8 +74,9 @@ func wrongLevels(levels []PermissionLevel) (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%q is no permission level", string(l)))
 		case l == PermissionPrivileged:
 			wrong = append(wrong, "no provider may list the permission level privileged: nothing can attest it")
-		case seen[l]:
-			wrong = append(wrong, fmt.Sprintf("it lists the permission level %s twice", l))
+		}
+		if seen[l] {
+			wrong = append(wrong, fmt.Sprintf("it lists the permission level %q twice", string(l)))
 		}
 		seen[l] = true
 	}
