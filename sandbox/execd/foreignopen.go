@@ -109,12 +109,16 @@ func (f *foreignFiles) download(ctx context.Context, path, from string, offset, 
 	case err != nil:
 		return nil, daemonError(err)
 	}
-	partial := resp.StatusCode == http.StatusPartialContent
-	switch {
-	case partial && contentStart(resp.Header.Get("Content-Range")) != offset, !partial && r.header != nil:
+	switch partial := resp.StatusCode == http.StatusPartialContent; {
+	case partial && contentStart(resp.Header.Get("Content-Range")) != offset:
 		err = lost(errors.New("the daemon sent another range than was asked for"))
 	case resp.ContentLength < 0 || resp.ContentLength > 1<<62: // a directory is said to have every length
 		err = lost(errors.New("the daemon didn't say how much it sends"))
+	case !partial && offset > 0: // it is empty now
+		if _, err = io.CopyN(io.Discard, resp.Body, offset); errors.Is(err, io.EOF) {
+			err = nil
+		}
+		err = unreachable(ctx, err)
 	}
 	if err != nil {
 		resp.Body.Close()

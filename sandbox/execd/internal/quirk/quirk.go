@@ -89,8 +89,8 @@ type Server struct {
 	// Shell runs commands, bash when it is empty, with Path as its PATH.
 	Shell, Path string
 	// Between is called in the middle of an operation ("upload": the content is
-	// there and has its first bits; "list": names were read; "command": one is
-	// about to run) with its path or line.
+	// there and has its first bits; "download": it is about to be looked at;
+	// "list": names were read; "command": one is about to run) with its path or line.
 	Between func(op, what string)
 
 	faults map[Fault]bool

@@ -111,6 +111,7 @@ func (noRoom) Read([]byte) (int, error) {
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	path, err := s.place(r.URL.Query().Get("path"))
+	s.between("download", path)
 	var i fs.FileInfo
 	if err == nil {
 		i, err = os.Stat(path)
@@ -157,7 +158,9 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	defer f.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	unit, span, ranged := strings.Cut(r.Header.Get("Range"), "=")
-	if from, _, ok := strings.Cut(span, "-"); ranged && odd && (unit != "bytes" || !ok || from != "" && strings.Trim(from, "0123456789") != "") {
+	first, _, _ := strings.Cut(span, "-")
+	start, bad := strconv.ParseInt(first, 10, 64)
+	if ranged && odd && (unit != "bytes" || bad != nil && first != "" || start >= i.Size()) {
 		w.Header().Set("Content-Length", strconv.FormatInt(i.Size(), 10))
 		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		_ = http.NewResponseController(w).Flush()
@@ -166,6 +169,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	if s.faults[ShortBodies] && i.Size() > 1 && !ranged {
 		w.Header().Set("Content-Length", strconv.FormatInt(i.Size(), 10))
 		_, _ = io.CopyN(w, f, i.Size()/2)
+		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
 	http.ServeContent(w, r, "", i.ModTime(), f)
