@@ -107,10 +107,22 @@ func (f foreign) line(ctx context.Context, line string) (outcome, error) {
 }
 
 // lineFor runs a shell line. It returns at the event that ends it, since the
-// response goes on for a second. When ctx ends, the line is killed.
+// response goes on for a second. When ctx ends, the line is killed; one whose
+// id isn't known yet is waited for shortly, since it would start all the same.
 func (f foreign) lineFor(ctx context.Context, line string, limit time.Duration) (outcome, error) {
-	run, stop := context.WithTimeout(ctx, limit+graceTime)
+	run, stop := context.WithTimeout(context.WithoutCancel(ctx), limit+graceTime)
 	defer stop()
+	known := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		late := time.NewTimer(setupTime)
+		defer late.Stop()
+		select {
+		case <-known:
+		case <-late.C:
+		case <-run.Done():
+		}
+		stop()
+	})()
 	body, err := json.Marshal(wire.CommandRequest{Command: line, Timeout: limit.Milliseconds()})
 	if err != nil {
 		return outcome{}, fmt.Errorf("execd: %w", err)
@@ -120,10 +132,13 @@ func (f foreign) lineFor(ctx context.Context, line string, limit time.Duration) 
 		header: http.Header{"Content-Type": {"application/json"}},
 	})
 	if err != nil {
+		if ctx.Err() != nil {
+			return outcome{}, ctx.Err()
+		}
 		return outcome{}, f.overdue(ctx, startError(err))
 	}
 	defer resp.Body.Close()
-	o, id, err := follow(newEventReader(resp.Body))
+	o, id, err := follow(newEventReader(resp.Body), known)
 	if err == nil || !errors.Is(err, errUnknownEnd) {
 		return o, err
 	}
@@ -141,8 +156,8 @@ func (f foreign) overdue(ctx context.Context, err error) error {
 // errUnknownEnd: the stream ended before the run did.
 var errUnknownEnd = errors.New("the stream of a command broke off")
 
-// follow reads events to the one that ends the run.
-func follow(r *eventReader) (o outcome, id string, err error) {
+// follow reads events to the one that ends the run. It closes known once it has the id.
+func follow(r *eventReader, known chan<- struct{}) (o outcome, id string, err error) {
 	var out strings.Builder
 	for {
 		e, err := r.next()
@@ -153,7 +168,10 @@ func follow(r *eventReader) (o outcome, id string, err error) {
 		}
 		switch e.Type {
 		case "init":
-			id = e.Text
+			if id = e.Text; known != nil {
+				close(known)
+				known = nil
+			}
 		case "stdout":
 			if out.Len()+len(e.Text) > maxLineOutput {
 				return o, id, lost(errors.New("a command wrote too much"))

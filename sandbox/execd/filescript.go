@@ -40,7 +40,8 @@ const (
 const filePrelude = `exec 2>&1
 LC_ALL=C TZ=UTC0; export LC_ALL TZ; unset CDPATH IFS; umask 077; set -f
 case :$PATH: in *:[!/]*) PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin;; esac
-R= t= undo=
+R= t= undo= nl='
+'
 trap 'c=$?; eval "$undo"; exit $c' EXIT
 trap 'exit 143' HUP INT TERM
 fail() { printf '%s\n' "$1"; exit 3; }
@@ -59,7 +60,7 @@ x=$(readlink -n "./$b" && echo x) || fail 'No such file or directory'; x=${x%x}
 while case $x in ?*/) ;; *) false;; esac; do x=${x%/}; done
 go "$x"; case $b in ''|.|..) enter "./$b"; b=.;; esac; done; }
 lock() { command -v flock >/dev/null || return 0; mkdir -p "$D" && exec 7>>"$D/lock" && flock 7 || exit 3; }
-stage() { mkdir -p "$D" && mkdir "$S" || exit 3; undo='rm -rf "$S"'; }
+stage() { undo='rm -rf "$S"'; mkdir -p "$D" && mkdir "$S" || exit 3; }
 idof() { while IFS=: read -r n x i x || [ -n "$n" ]; do [ "$n" != "$2" ] || { echo "$i"; return; }; done <"/etc/$1"
 i=$(getent "$1" "$2") && { i=${i#*:*:}; echo "${i%%:*}"; return; }
 case $2 in *[!0-9]*) return 1;; esac; [ "${#2}" -le 10 ] && [ "$2" -le 4294967294 ] && expr "$2" + 0; }

@@ -133,6 +133,8 @@ func (f *foreignFiles) stat(ctx context.Context, path string) (i sandbox.FileInf
 	return i, nil
 }
 
+// A file or directory is held open. What else there is below a root is given a
+// second name where nobody can swap it, which needs the mount of our directory.
 const attrScript = `need stat chmod chown readlink expr
 accounts; go "$1"; follow; case $b in ..) enter ..; b=;; esac
 x=$(stat -c '%f %a %u %g' "./$b") || { printf '%s\n' "$x"; exit 3; }
@@ -140,7 +142,8 @@ case $x in
 8*|4*) exec 9<"./$b" || exit 3; f=/proc/self/fd/9
 [ -z "$R" ] || { h=$(readlink -n /proc/$$/fd/9 && echo x); inside "${h%x}"; }
 x=$(stat -L -c '%f %a %u %g' $f) || exit 3;;
-*) f=./$b;;
+*) f=./$b
+[ -z "$R" ] || { stage; f=$S/f; ln -P "./$b" "$f" || exit 3; [ ! -L "$f" ] || fail '` + sayEscapes + `'; };;
 esac
 set -- $x; m=$2 u=$3 g=$4; over; give "$f"
 `
@@ -148,6 +151,7 @@ set -- $x; m=$2 u=$3 g=$4; over; give "$f"
 // SetAttr follows a final link.
 func (f *foreignFiles) SetAttr(ctx context.Context, path string, a sandbox.Attr) error {
 	vars, err := attrVars(a)
+	vars["S"] = f.stageDir()
 	if err = errors.Join(err, f.check(path)); err == nil {
 		_, err = f.script(ctx, fileScript{text: attrScript, args: []string{path}, vars: vars})
 	}
@@ -161,8 +165,8 @@ const mkdirFunction = `need mkdir rmdir mv stat chmod chown expr
 k=0
 make() { exists && fail 'mkdir: File exists'
 at=$(stat -c %d:%i .) && k=$((k+1)) t=.astrabox-$N$k.tmp || exit 3
+undo='rmdir "./$t" 2>/dev/null'
 mkdir "./$t" || exit 3
-undo='rmdir "./$t"'
 cd -P "./$t" 2>/dev/null || fail '` + sayMeddled + `'
 undo=
 case $(stat -c %a:%u .):$(stat -c %d:%i ..) in 700:0:$at|2700:0:$at) ;; *) fail '` + sayMeddled + `';; esac

@@ -22,7 +22,8 @@ import (
 // directory that only root can enter. The daemon stores the content in it,
 // where nobody sees it under the daemon's own bits. A second script gives it
 // bits and owner, links it into the target's directory (where it can't, such as
-// on another mount, it copies) and renames it into place.
+// on another mount, it copies) and renames it into place. Bits and owner are
+// never given by a name in that directory, which its owner could have swapped.
 //
 // With STEP the second ends after its look. V is the version that the file must have.
 const writeScript = `need stat readlink mkdir rm ln mv chmod chown expr dd find
@@ -45,12 +46,11 @@ undo='rm -rf "$S"; [ -z "$t" ] || rm -f "./$t"'
 [ "$(stat -c %s "$S/f")" = "$SIZE" ] || fail '` + sayShort + `'
 over; give "$S/f"
 t=.astrabox-$N.tmp
-if ln -T "$S/f" "./$t" 2>/dev/null; then new=$t
+if ln -T "$S/f" "./$t" 2>/dev/null; then new=$S/f
 else set -C; exec 9>"./$t" || exit 3; set +C; new=/proc/self/fd/9
-x=$(dd if="$S/f" bs=131072 conv=fsync 2>&1 >&9) || fail "$x"
+x=$(dd if="$S/f" bs=131072 conv=fsync 2>&1 >&9) || fail "${x%%"$nl"*}"
 [ "$(stat -L -c %s $new)" = "$SIZE" ] || fail '` + sayShort + `'; fi
-rm -f "$S/f"
-lock; look; over; give "$new"
+lock; look; over; give "$new"; rm -f "$S/f"
 if [ -z "$KEEP" ]; then mv -fT "./$t" "./$b" || exit 3; t=; exit 0; fi
 ln -T "./$t" "./$b" 2>/dev/null && exit 0
 exists && fail 'File exists'

@@ -165,7 +165,7 @@ func FuzzEvents(f *testing.F) {
 	f.Add([]byte("{\"type\":\"init\"}\n\n{\"code\":\"RUNTIME_ERROR\",\"message\":\"no\"}"))
 	f.Add([]byte(": \r\n{\"type\":\"error\",\"error\":null}{"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		o, _, err := follow(newEventReader(bytes.NewReader(b)))
+		o, _, err := follow(newEventReader(bytes.NewReader(b)), nil)
 		if len(o.out) > maxLineOutput+1 {
 			t.Errorf("%d bytes of output", len(o.out))
 		}
@@ -244,7 +244,7 @@ func TestWire05FollowsAnyOrderOfEvents(t *testing.T) {
 		"a bare code behind an event":   {"{\"type\":\"init\",\"text\":\"i\"}\n\n{\"code\":\"RUNTIME_ERROR\",\"message\":\"no\"}", outcome{}, "i", true},
 		"two objects in a line":         {`{"type":"init","text":"i"}{"code":"X","message":"no"}`, outcome{}, "i", true},
 	} {
-		o, id, err := follow(newEventReader(strings.NewReader(c.stream)))
+		o, id, err := follow(newEventReader(strings.NewReader(c.stream)), nil)
 		if o != c.want || id != c.id || (err != nil) != c.failed || errors.Is(err, errUnknownEnd) {
 			t.Errorf("%s: %+v, %q, %v", name, o, id, err)
 		}
