@@ -98,7 +98,8 @@ func TestSessionState(t *testing.T) {
 		{sessionRun{Command: "echo $X; set -x; echo y"}, []string{"stdout 1", "stdout ++ echo y", "stdout y", done}},
 	})
 	got := in(t, d, id, sessionRun{Command: "echo 'unclosed"})
-	if n := len(got); n < 2 || !strings.Contains(got[0], "unexpected EOF") || !strings.HasPrefix(got[n-1], "error ") {
+	// Only what is wrong with the line: nothing of what the daemon puts around it.
+	if n := len(got); n != 2 || !strings.Contains(got[0], "unexpected EOF") || !strings.HasPrefix(got[n-1], "error ") {
 		t.Errorf("an unclosed quote: %q", got)
 	}
 	if got := in(t, d, id, sessionRun{Command: "echo $X"}); !cmp.Equal(got, []string{"stdout 1", done}) {

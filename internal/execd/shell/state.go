@@ -75,9 +75,10 @@ func (s *state) prologue(shell, dir, mark string) string {
 	}
 	b.WriteString("trap '{ set +xv; " + dump + "; } 2>/dev/null' EXIT; ")
 	b.WriteString(read + "; exec 3<&- 4<&-\n")
-	b.WriteString(`eval "unset __line; $__line"` + "\n")
-	// The line may have put a trap of its own in the place of ours.
-	b.WriteString("{ set -- $?; set +xve; " + dump + "; } 2>/dev/null; exit $1")
+	// What follows the line belongs to the same group, so that it was read before:
+	// an open quote in the line confuses bash about what it reads next. The line may
+	// have put a trap of its own in the place of ours, hence the second dump.
+	b.WriteString(`{ eval "unset __line; $__line"; { set -- $?; set +xve; ` + dump + "; } 2>/dev/null; exit $1; }")
 	return b.String()
 }
 
