@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -174,4 +176,45 @@ func (d *daemon) post(path, body string) string {
 		d.t.Fatal(err)
 	}
 	return resp.Status + " " + string(b)
+}
+
+// The end of the daemon takes along what commands and sessions left in the
+// background, though it isn't the first process of a namespace.
+func TestEndTakesTheBackgroundAlong(t *testing.T) {
+	d := start(t, setup{args: []string{"--graceful-shutdown-timeout", "100ms"}})
+	dir := t.TempDir()
+	leave := func(name string) string {
+		return fmt.Sprintf("env -i setsid sh -c 'trap : TERM HUP; echo $$ > %s/%s; while :; do sleep 1; done' >/dev/null 2>&1 &", dir, name)
+	}
+	d.run(leave("command"))
+	_, answer, _ := strings.Cut(d.post("/session", "{}"), `"session_id":"`)
+	id, _, _ := strings.Cut(answer, `"`)
+	body, err := json.Marshal(map[string]string{"command": leave("session")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.post("/session/"+id+"/run", string(body))
+	var pids []int
+	d.until(func() bool {
+		pids = nil
+		for _, name := range []string{"command", "session"} {
+			b, _ := os.ReadFile(dir + "/" + name)
+			if pid, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+		return len(pids) == 2
+	})
+	d.signal(syscall.SIGTERM)
+	if code := d.exit(patience); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	for _, pid := range pids {
+		// What is killed may still be a zombie of whoever adopted it.
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && !strings.Contains(string(b), ") Z ") {
+			t.Errorf("process %d lives on", pid)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }

@@ -194,30 +194,22 @@ func (d *daemon) drain() int {
 	return d.entrypoint.Exit().Code
 }
 
-// end stops what is left. As PID 1 the end of the daemon ends all the rest.
+// end stops what is left: also what commands, sessions and the entrypoint left
+// in the background, as the end of a PID 1 does. It goes first, in one piece,
+// since everything else then finds nothing left to be killed.
 func (d *daemon) end() {
 	d.server.Stop()
+	d.reaper.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), killTime)
 	defer cancel()
-	if err := d.server.Shutdown(ctx); err != nil {
+	if err := (child.Tree{All: true}).Kill(ctx); err != nil {
+		if d.entrypoint != nil {
+			_ = d.entrypoint.Signal(syscall.SIGKILL) // its group can be reached in any case
+		}
 		d.o.Log.Warn("not everything ended", "error", err)
 	}
-	d.reaper.Stop()
-	if d.entrypoint != nil {
-		tree := child.Tree{Leader: d.entrypoint.PID, Reaped: isDone(d.entrypoint)}
-		if err := tree.Kill(ctx); err != nil {
-			_ = d.entrypoint.Signal(syscall.SIGKILL) // its group can be reached in any case
-			d.o.Log.Warn("not everything ended", "error", err)
-		}
-	}
-}
-
-func isDone(c *child.Child) bool {
-	select {
-	case <-c.Done():
-		return true
-	default:
-		return false
+	if err := d.server.Shutdown(ctx); err != nil {
+		d.o.Log.Warn("not everything ended", "error", err)
 	}
 }
 

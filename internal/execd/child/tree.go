@@ -32,6 +32,8 @@ type Tree struct {
 	// their sessions counts where it has no mark at all; a mark that isn't
 	// Mark means that the number was given to another session since.
 	Former []int
+	// All means every process that descends from this one, whatever its marks.
+	All bool
 }
 
 const (
@@ -146,7 +148,7 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 	for _, p := range all {
 		switch {
 		case p.pid == self || p.pid == 1:
-		case known[p.process]:
+		case known[p.process], t.All && p.ppid == self:
 			in[p.pid] = true
 		case leader != 0 && (p.pid == leader || p.session == leader):
 			in[p.pid] = true
