@@ -110,10 +110,13 @@ type Registry struct {
 	swept   time.Time
 }
 
-// New makes a Registry for capacity operations. now is the clock; nil: the real one.
+// New makes a Registry for capacity operations. now is the clock; nil: one that begins with the machine's and isn't set.
 func New(capacity int, now func() time.Time) *Registry {
 	if now == nil {
-		now = time.Now
+		// Goes on from here however the machine's clock is set: a step back
+		// would make names that were just given out lie in the future.
+		start := time.Now()
+		now = func() time.Time { return start.Add(time.Since(start)) }
 	}
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
