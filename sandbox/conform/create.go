@@ -1,9 +1,10 @@
 package conform
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -114,14 +115,18 @@ func createClauses() []Clause[*Stage] {
 					c.Env = map[string]string{"CONFORM": "1"}
 					c.Metadata = map[string]string{"conform": "spec"}
 				})
-				before := fmt.Sprintf("%+v", spec)
+				before, err := json.Marshal(spec)
+				if err != nil {
+					return err
+				}
 				if _, err := s.CreateFrom(ctx, spec); err != nil {
 					return NoError("creating a sandbox", err)
 				}
-				if after := fmt.Sprintf("%+v", spec); after != before {
-					return Unmet("the spec as it was, "+before, "%s", after)
+				after, err := json.Marshal(spec)
+				if err == nil && !bytes.Equal(after, before) {
+					return Unmet("the spec as it was, "+string(before), "%s", after)
 				}
-				return nil
+				return err
 			}},
 		{ID: "create.image", Doc: "An image that there isn't is refused, and nothing is left of the attempt.",
 			Check: func(ctx context.Context, s *Stage) error {

@@ -140,12 +140,23 @@ func driverClauses() []Clause[Subject] {
 // canary is a secret that nobody has.
 const canary = "conform-secret-4d6f0c5e"
 
-// printed gives v in the forms in which values get into logs and messages.
-func printed(v any) []string {
+// printed gives v in the forms in which values get into logs and messages; of
+// an error also its causes, which are for logs.
+func printed(v any) (texts []string) {
+	switch e := v.(type) {
+	case interface{ Unwrap() error }:
+		if cause := e.Unwrap(); cause != nil {
+			texts = printed(cause)
+		}
+	case interface{ Unwrap() []error }:
+		for _, cause := range e.Unwrap() {
+			texts = append(texts, printed(cause)...)
+		}
+	}
 	var text, js strings.Builder
 	slog.New(slog.NewTextHandler(&text, nil)).Info("x", "v", v)
 	slog.New(slog.NewJSONHandler(&js, nil)).Info("x", "v", v)
-	return []string{fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v), text.String(), js.String()}
+	return append(texts, fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v), text.String(), js.String())
 }
 
 // new calls the driver's New with the subject's host and the settings that

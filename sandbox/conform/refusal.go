@@ -11,9 +11,13 @@ import (
 	"github.com/astrabox/astrabox/sandbox"
 )
 
-// capabilityClauses are one for each flag: what is declared is there.
+// capabilityClauses are one for each flag whose operations are the provider's:
+// what is declared is there.
 func capabilityClauses() (out []Clause[Subject]) {
 	for _, r := range sandbox.Rules() {
+		if r.Field == "" {
+			continue // on the handle: create.processes
+		}
 		out = append(out, Clause[Subject]{
 			ID:         "capability." + flagWord(r.Flag),
 			Doc:        "Who declares " + r.Flag + " implements " + r.Needs + ".",

@@ -12,4 +12,6 @@ type bent struct {
 
 	// spare says what the kill of a command or a process leaves alive.
 	spare func(*task) bool
+	// deathless lets no lease end.
+	deathless bool
 }

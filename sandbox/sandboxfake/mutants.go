@@ -25,10 +25,10 @@ type Mutant struct {
 func (m Mutant) New(o Options) (d sandbox.Driver, p sandbox.Provider, end func() error) {
 	fake := New(o)
 	d = fake.Driver()
-	p = m.apply(fake, &d)
-	made := p
+	var made sandbox.Provider
 	d.New = func(context.Context, sandbox.Host) (sandbox.Provider, error) { return made, nil }
-	return d, p, fake.Close
+	made = m.apply(fake, &d) // which may give it another New
+	return d, made, fake.Close
 }
 
 // Mutants lists all variants; their names are unique.

@@ -1,6 +1,7 @@
 package sandboxfake_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -32,6 +33,29 @@ func TestMutantsAreCaught(t *testing.T) {
 		})
 	}
 	fmt.Printf("mutants: %d, caught: %d\n", len(mutants), caught)
+	if len(mutants) < 100 {
+		t.Errorf("only %d mutants", len(mutants))
+	}
+}
+
+// A clause that no mutant breaks may check nothing.
+func TestEveryClauseHasAMutant(t *testing.T) {
+	broken := map[string]bool{}
+	for _, m := range sandboxfake.Mutants() {
+		broken[m.Clause] = true
+	}
+	var ids []string
+	for _, c := range conform.StructuralContract() {
+		ids = append(ids, c.ID)
+	}
+	for _, c := range conform.LifecycleContract() {
+		ids = append(ids, c.ID)
+	}
+	for _, id := range ids {
+		if !broken[id] {
+			t.Errorf("no mutant breaks %s", id)
+		}
+	}
 }
 
 // escaped says why a mutant wasn't caught; nil: it was.
@@ -46,6 +70,11 @@ func escaped(t *testing.T, m sandboxfake.Mutant) error {
 			return fmt.Errorf("it can't be bound: %w", err)
 		}
 		live := &conform.Live{Provider: b, Spec: spec, Account: sandboxfake.Account, ShortTTL: time.Second}
+		if twin, ok := p.(interface {
+			Twin(context.Context, sandbox.CreateSpec) (string, error)
+		}); ok {
+			live.Twin = twin.Twin
+		}
 		defer live.Close(t.Context())
 		cases = live.Cases()
 	}

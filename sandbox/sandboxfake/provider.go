@@ -210,7 +210,7 @@ func (p *Provider) sweep() {
 	p.mu.Lock()
 	var over []string
 	for id, m := range p.machines {
-		if !m.expires.IsZero() && !time.Now().Before(m.expires) {
+		if !m.expires.IsZero() && !time.Now().Before(m.expires) && !p.bent.deathless {
 			over = append(over, id)
 		}
 	}
