@@ -18,6 +18,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/internal/execd/gate"
 	"github.com/astrabox/astrabox/internal/execd/metrics"
 	"github.com/astrabox/astrabox/internal/execd/operation"
@@ -40,7 +41,7 @@ type Config struct {
 	// Token is what every request carries in wire.HeaderToken; empty: none is wanted.
 	Token   string
 	Version string
-	// Files serves /v1/fs/, /files and /directories; nil: the daemon has no files feature.
+	// Files serves /v1/fs/, /files and /directories, with files.Features; nil: the daemon has none of them.
 	Files    http.Handler
 	Accounts *account.DB
 	Reaper   *child.Reaper
@@ -135,7 +136,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /pty/{id}/ws", s.attachProcess)
 	if f := s.cfg.Files; f != nil {
 		for _, path := range []string{"/v1/fs/", "/files", "/files/", "/directories", "/directories/"} {
-			mux.Handle(path, f)
+			mux.Handle(path, s.ended(f))
 		}
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
@@ -161,10 +162,18 @@ func (s *Server) serveProxy(w http.ResponseWriter, r *http.Request) {
 	if b, ok := r.Body.(*timedBody); ok {
 		b.unbounded() // what a program and its clients agree on is theirs
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.ending, cancel)()
-	s.proxy.ServeHTTP(w, r.WithContext(ctx))
+	s.ended(s.proxy).ServeHTTP(w, r)
+}
+
+// ended makes answers of h, such as a watch, end with the server as well as
+// with their requests.
+func (s *Server) ended(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(s.ending, cancel)()
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
 }
 
 // noStore keeps what lies between from storing the answer.
@@ -232,7 +241,7 @@ func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 		Features: []string{wire.FeatureOutput, wire.FeatureProcess},
 	}
 	if s.cfg.Files != nil {
-		v.Features = append(v.Features, wire.FeatureFiles)
+		v.Features = append(v.Features, files.Features()...)
 	}
 	reply(w, http.StatusOK, v)
 }

@@ -73,6 +73,11 @@ func (f *files) do(ctx context.Context, r request) (*http.Response, error) {
 	if err := f.c.require(ctx, wire.FeatureFiles); err != nil {
 		return nil, err
 	}
+	return f.ask(ctx, r)
+}
+
+// ask is do for a daemon that is known to have what is asked for.
+func (f *files) ask(ctx context.Context, r request) (*http.Response, error) {
 	resp, err := f.c.do(ctx, r)
 	if err != nil {
 		return nil, err

@@ -49,6 +49,9 @@ func causeOf(e *wire.FileError) error {
 	if e.Code == wire.CodeFileChanged {
 		return fmt.Errorf("%w: %w", sandbox.ErrPathRejected, sandbox.ErrChanged)
 	}
+	if e.Code == wire.CodeFileLimit || e.Code == wire.CodeTooMany {
+		return fmt.Errorf("%w: %s", sandbox.ErrLimit, e.Message)
+	}
 	if _, known := errnoOf[e.Code]; known {
 		return rejected(e.Code, e.Message)
 	}

@@ -56,27 +56,19 @@ func (s *service) mkdir(sc *scope, path string, a attr) error {
 		return err
 	}
 	defer at.close()
+	return s.mkdirAt(at.dir, at.base, a)
+}
+
+func (s *service) mkdirAt(dir int, base string, a attr) error {
 	var st unix.Stat_t
-	if fstatat(at.dir, at.base, &st) == nil {
+	if fstatat(dir, base, &st) == nil {
 		return unix.EEXIST
 	}
-	stage := s.hide()
-	defer s.hidden.Delete(stage)
-	if err := unix.Mkdirat(at.dir, stage, 0o700); err != nil {
-		return err
-	}
-	defer unix.Unlinkat(at.dir, stage, unix.AT_REMOVEDIR) //nolint:errcheck // nothing more can be done
-	fd, err := openat(at.dir, stage, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	fd, done, err := s.stage(dir)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if int(st.Uid) != unix.Geteuid() || st.Mode&0o077 != 0 {
-		return failf(wire.CodePermissionDenied, "the directory was interfered with while it was made")
-	}
+	defer done()
 	const name = "new"
 	if err := unix.Mkdirat(fd, name, 0o700); err != nil {
 		return err
@@ -90,12 +82,42 @@ func (s *service) mkdir(sc *scope, path string, a attr) error {
 	if err := a.over(0o755, s.uid, s.gid).give(made); err != nil {
 		return err
 	}
-	err = unix.Renameat2(fd, name, at.dir, at.base, unix.RENAME_NOREPLACE)
+	err = unix.Renameat2(fd, name, dir, base, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		// Without the flag only an empty directory could be replaced.
-		err = unix.Renameat(fd, name, at.dir, at.base)
+		err = unix.Renameat(fd, name, dir, base)
 	}
 	return err
+}
+
+// stage makes a directory in dir that no other account can enter, for what is
+// made before it gets its owner and name. done removes it.
+func (s *service) stage(dir int) (fd int, done func(), err error) {
+	name := s.hide()
+	release := func() {
+		unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) //nolint:errcheck // nothing more can be done
+		s.hidden.Delete(name)
+	}
+	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
+		s.hidden.Delete(name)
+		return -1, nil, err
+	}
+	fd, err = openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		release()
+		return -1, nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if err == nil && (int(st.Uid) != unix.Geteuid() || st.Mode&0o077 != 0) {
+		err = failf(wire.CodePermissionDenied, "the directory was interfered with while it was made")
+	}
+	if err != nil {
+		unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
+		release()
+		return -1, nil, err
+	}
+	return fd, func() { unix.Close(fd); release() }, nil //nolint:errcheck // an O_PATH descriptor
 }
 
 // mkdirAll makes what is missing of path: leaf holds for the last directory,

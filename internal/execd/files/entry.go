@@ -1,6 +1,7 @@
 package files
 
 import (
+	"io/fs"
 	"strconv"
 	"time"
 
@@ -37,6 +38,8 @@ var typeNames = map[uint32]string{
 	unix.S_IFCHR:  wire.TypeCharDev,
 }
 
+func timeOf(st *unix.Stat_t) time.Time { return time.Unix(st.Mtim.Unix()).UTC() }
+
 func entryOf(path, target string, st *unix.Stat_t, n namer) *wire.Entry {
 	e := &wire.Entry{
 		Type:    typeNames[st.Mode&unix.S_IFMT],
@@ -44,7 +47,7 @@ func entryOf(path, target string, st *unix.Stat_t, n namer) *wire.Entry {
 		Mode:    strconv.FormatUint(uint64(st.Mode&0o7777), 8),
 		Owner:   n.owner(st.Uid),
 		Group:   n.group(st.Gid),
-		ModTime: time.Unix(st.Mtim.Unix()).UTC(),
+		ModTime: timeOf(st),
 		Version: versionOf(st),
 	}
 	if e.Type == "" {
@@ -90,4 +93,28 @@ func fstatat(dir int, base string, st *unix.Stat_t) error {
 			return err
 		}
 	}
+}
+
+// modeOf translates type and bits.
+func modeOf(st *unix.Stat_t) fs.FileMode {
+	m := fs.FileMode(st.Mode & 0o777)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		m |= fs.ModeDir
+	case unix.S_IFLNK:
+		m |= fs.ModeSymlink
+	case unix.S_IFREG:
+	default:
+		m |= fs.ModeIrregular
+	}
+	if st.Mode&unix.S_ISUID != 0 {
+		m |= fs.ModeSetuid
+	}
+	if st.Mode&unix.S_ISGID != 0 {
+		m |= fs.ModeSetgid
+	}
+	if st.Mode&unix.S_ISVTX != 0 {
+		m |= fs.ModeSticky
+	}
+	return m
 }

@@ -45,6 +45,18 @@ var statusOf = map[string]int{
 	wire.CodeNoSpace:          http.StatusInsufficientStorage,
 	wire.CodeUnknownAccount:   http.StatusBadRequest,
 	wire.CodeIncompleteBody:   http.StatusBadRequest,
+	wire.CodeFileLimit:        http.StatusRequestEntityTooLarge,
+	wire.CodeUploadNotFound:   http.StatusNotFound,
+	wire.CodeUploadOffset:     http.StatusConflict,
+	wire.CodeHashMismatch:     http.StatusUnprocessableEntity,
+	wire.CodeTooMany:          http.StatusTooManyRequests,
+}
+
+func statusFor(code string) int {
+	if status := statusOf[code]; status != 0 {
+		return status
+	}
+	return http.StatusInternalServerError
 }
 
 // failureOf classifies any error. The text of an unexpected one is kept: it
@@ -95,11 +107,7 @@ func missing(err error) bool {
 
 func refuse(w http.ResponseWriter, err error) {
 	f := failureOf(err)
-	status := statusOf[f.code]
-	if status == 0 {
-		status = http.StatusInternalServerError
-	}
-	respond(w, status, f.wire())
+	respond(w, statusFor(f.code), f.wire())
 }
 
 func respond(w http.ResponseWriter, status int, body any) {

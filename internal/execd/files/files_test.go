@@ -41,12 +41,15 @@ func daemon(t testing.TB, c files.Config) *httptest.Server {
 	return daemonOf(t, files.New(c))
 }
 
-func daemonOf(t testing.TB, service http.Handler) *httptest.Server {
+func daemonOf(t testing.TB, service http.Handler, features ...string) *httptest.Server {
 	t.Helper()
+	if features == nil {
+		features = files.Features()
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/", service)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(wire.Version{Server: wire.ServerName, Features: []string{wire.FeatureFiles}})
+		json.NewEncoder(w).Encode(wire.Version{Server: wire.ServerName, Features: features})
 	})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(wire.HeaderServer, wire.ServerName+"/test")

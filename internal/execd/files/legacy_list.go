@@ -131,7 +131,7 @@ func (s *service) oldTree(w http.ResponseWriter, r *http.Request, p string, dept
 	}
 	defer dir.Close()
 	a, n := &array{w: w}, newNamer(s.accounts)
-	t := &tree{s: s, emit: func(path, base, _ string, st *unix.Stat_t) error {
+	t := &tree{s: s, emit: func(_ int, path, base, _ string, st *unix.Stat_t) error {
 		if !keep(base, st) {
 			return nil
 		}

@@ -102,7 +102,7 @@ func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string,
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
 	namer := newNamer(s.accounts)
-	t := &tree{s: s, emit: func(path, base, target string, st *unix.Stat_t) error {
+	t := &tree{s: s, emit: func(_ int, path, base, target string, st *unix.Stat_t) error {
 		if !match(base) {
 			return nil
 		}
@@ -145,8 +145,9 @@ func (s *scope) openDir(path string) (*os.File, error) {
 
 // tree walks directories in lexical order, children after their parent.
 type tree struct {
-	s    *service
-	emit func(path, base, target string, st *unix.Stat_t) error
+	s *service
+	// emit gets each entry, with the open directory that holds it.
+	emit func(dir int, path, base, target string, st *unix.Stat_t) error
 }
 
 // walk lists dir, which is open, down to depth levels. What vanishes meanwhile
@@ -180,7 +181,7 @@ func (t *tree) walk(ctx context.Context, dir *os.File, prefix string, depth, lev
 		if err != nil {
 			return err
 		}
-		if err := t.emit(path, name, target, st); err != nil {
+		if err := t.emit(fd, path, name, target, st); err != nil {
 			return err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR || depth == 1 {

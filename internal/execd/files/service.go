@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -41,6 +42,13 @@ type service struct {
 	accounts   *account.DB
 	publishing publishing
 	hidden     sync.Map // names of unfinished files, which listings leave out
+	sessions   sessions
+	watchers   atomic.Int64
+}
+
+// Features are those that the handler of [New] has, for the feature document.
+func Features() []string {
+	return []string{wire.FeatureFiles, wire.FeatureArchive, wire.FeatureWatch, wire.FeatureSearch, wire.FeatureUpload}
 }
 
 // New gives the handler of /v1/fs/, /files, /files/, /directories and
@@ -64,6 +72,16 @@ func New(c Config) http.Handler {
 		"POST " + wire.PathAttr:    s.setAttr,
 		"POST " + wire.PathRename:  s.rename,
 		"POST " + wire.PathRemove:  s.remove,
+
+		"GET " + wire.PathArchive:       s.archive,
+		"POST " + wire.PathExtract:      s.extract,
+		"GET " + wire.PathWatch:         s.watch,
+		"GET " + wire.PathGrep:          s.grep,
+		"POST " + wire.PathUploads:      s.startUpload,
+		"GET " + wire.PathUploads:       s.uploadStatus,
+		"PATCH " + wire.PathUploads:     s.continueUpload,
+		"DELETE " + wire.PathUploads:    s.dropUpload,
+		"POST " + wire.PathUploadFinish: s.finishUpload,
 	}
 	old := s.legacy()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
