@@ -40,7 +40,7 @@ func (f *files) Archive(ctx context.Context, dir string, format sandbox.ArchiveF
 	}
 	var resp *http.Response
 	if err == nil {
-		resp, err = f.ask(ctx, request{method: http.MethodGet, path: wire.PathArchive, query: f.query(dir, "format", string(format))})
+		resp, err = f.ask(ctx, request{method: http.MethodGet, path: wire.PathArchive, query: f.query(dir, "format", string(format))}) //nolint:bodyclose // by who reads it
 	}
 	if err != nil {
 		return nil, pathError(ctx, "archive", dir, err)

@@ -115,7 +115,7 @@ func (w *watching) close() {
 func (f *files) watch(ctx context.Context, dir string, o sandbox.WatchOptions) (*watching, error) {
 	inner, cancel := context.WithCancel(ctx)
 	silent := time.AfterFunc(watchStart, cancel)
-	resp, err := f.ask(inner, request{
+	resp, err := f.ask(inner, request{ //nolint:bodyclose // by close
 		method: http.MethodGet, path: wire.PathWatch,
 		query: f.query(dir, "interval_ms", strconv.FormatInt(max(1, o.Interval.Milliseconds()), 10)),
 	})

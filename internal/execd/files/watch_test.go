@@ -256,10 +256,7 @@ func TestWatchKnowsTheTree(t *testing.T) {
 					}
 					apply(t, f, known, all[at])
 				}
-				if maps.Equal(known, real) {
-					return true
-				}
-				return false
+				return maps.Equal(known, real)
 			})
 			t.Logf("%d changes, %d resyncs, %d files", at, resyncs, len(known))
 		})

@@ -381,7 +381,8 @@ func (t *watchTree) event(e event, out *gathered) error {
 		if c := n.children[e.name]; c != nil && dir {
 			t.forget(c)
 		}
-	case e.mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && !(strings.HasPrefix(e.name, "#") && t.nameless(n, e.name)):
+	case strings.HasPrefix(e.name, "#") && t.nameless(n, e.name):
+	case e.mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0:
 		out.add(string(sandbox.ChangeModified), t.path(n, e.name), dir)
 	}
 	return nil
