@@ -125,15 +125,8 @@ func (ss *sessions) take(r *http.Request, w http.ResponseWriter, id string) (x *
 	if x, err = ss.find(id); err != nil {
 		return nil, nil, err
 	}
-	x.mu.Lock()
-	if x.interrupt != nil {
-		x.interrupt()
-	}
-	x.mu.Unlock()
-	select {
-	case <-x.turn:
-	case <-r.Context().Done():
-		return nil, nil, r.Context().Err()
+	if err := x.wait(r.Context()); err != nil {
+		return nil, nil, err
 	}
 	if x.closed {
 		x.turn <- struct{}{}
@@ -151,6 +144,27 @@ func (ss *sessions) take(r *http.Request, w http.ResponseWriter, id string) (x *
 		x.idle.Reset(sessionIdle)
 		x.turn <- struct{}{}
 	}, nil
+}
+
+// wait gets the turn. The interruption is repeated, because a request between
+// two reads may just then have given itself more time.
+func (x *session) wait(ctx context.Context) error {
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		x.mu.Lock()
+		if x.interrupt != nil {
+			x.interrupt()
+		}
+		x.mu.Unlock()
+		select {
+		case <-x.turn:
+			return nil
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // drop ends a session. The caller has the turn.
