@@ -27,7 +27,7 @@ func keeps(t *testing.T, conn *execd.Conn, o conform.Options) {
 	}
 	r := conform.Check(t.Context(), conform.DataPlane(conform.Box{
 		Files: execd.Files(conn), Commands: execd.Commands(conn), Processes: execd.Processes(conn),
-		Scratch: fmt.Sprintf("/tmp/astrabox-conform-%d", os.Getpid()), Account: account,
+		Scratch: fmt.Sprintf("%s/astrabox-conform-%d", os.TempDir(), os.Getpid()), Account: account,
 	}), o)
 	var text strings.Builder
 	if err := r.WriteText(&text); err != nil {

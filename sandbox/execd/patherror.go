@@ -49,7 +49,7 @@ func causeOf(e *wire.FileError) error {
 	if e.Code == wire.CodeFileChanged {
 		return fmt.Errorf("%w: %w", sandbox.ErrPathRejected, sandbox.ErrChanged)
 	}
-	if e.Code == wire.CodeFileLimit || e.Code == wire.CodeTooMany {
+	if e.Code == wire.CodeFileLimit {
 		return fmt.Errorf("%w: %s", sandbox.ErrLimit, e.Message)
 	}
 	if _, known := errnoOf[e.Code]; known {

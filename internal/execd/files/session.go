@@ -65,7 +65,7 @@ func (ss *sessions) add(x *session) error {
 	case len(ss.byID) >= maxSessions:
 		return failf(wire.CodeTooMany, "%d uploads are under way; finish or delete one", maxSessions)
 	case x.size > maxSessionBytes-ss.bytes:
-		return failf(wire.CodeTooMany, "the uploads under way would have more than %d bytes", int64(maxSessionBytes))
+		return failf(wire.CodeFileLimit, "the uploads under way would have more than %d bytes", int64(maxSessionBytes))
 	}
 	if ss.byID == nil {
 		ss.byID = map[string]*session{}

@@ -90,7 +90,7 @@ type cutConn struct {
 func (c *cutConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if c.left -= int64(n); c.left < 0 {
-		c.Conn.Close()
+		c.Close()
 		return 0, errors.New("cut")
 	}
 	return n, err

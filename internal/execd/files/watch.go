@@ -47,7 +47,7 @@ func (s *service) watch(w http.ResponseWriter, r *http.Request) error {
 	}
 	if s.watchers.Add(1) > maxWatchers {
 		s.watchers.Add(-1)
-		return failf(wire.CodeTooMany, "%d watchers are at work already", maxWatchers)
+		return failf(wire.CodeFileLimit, "%d watchers are at work already", maxWatchers)
 	}
 	defer s.watchers.Add(-1)
 	t, err := s.newWatchTree(q["root"], q.Get("path"))
