@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -45,6 +46,9 @@ type Spec struct {
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal   bool
 	Credential *syscall.Credential // nil: the daemon's own
+	// Apart are the clone flags of namespaces that the child is the first
+	// process of. Such a child keeps what [Reaper.Restrict] takes from others.
+	Apart uintptr
 }
 
 // Exit is how a child ended.
@@ -92,6 +96,10 @@ type Reaper struct {
 	oom      *oomScore
 	closed   bool
 
+	give    func() error // of Restrict; nil: forks come from any thread
+	jobs    chan func(given error)
+	workers atomic.Int32
+
 	sigs chan os.Signal
 	quit chan struct{}
 	wg   sync.WaitGroup
@@ -105,6 +113,7 @@ func NewReaper(all bool) *Reaper {
 		all:      all,
 		forks:    make(chan struct{}, maxForks),
 		children: map[int]*Child{},
+		jobs:     make(chan func(error)),
 		sigs:     make(chan os.Signal, 1),
 		quit:     make(chan struct{}),
 	}
@@ -154,7 +163,7 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	}
 	attr := &syscall.ProcAttr{
 		Dir: s.Dir, Env: s.Env, Files: files,
-		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.Terminal, Credential: s.Credential},
+		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: s.Terminal, Credential: s.Credential, Cloneflags: s.Apart},
 	}
 	c := &Child{r: r, done: make(chan struct{})}
 
@@ -165,7 +174,14 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	if err := r.beginStart(); err != nil {
 		return nil, err
 	}
-	pid, err := forkUnblocked(s.Path, s.Args, attr)
+	var pid int
+	var err error
+	fork := func() { pid, err = forkUnblocked(s.Path, s.Args, attr) }
+	if r.give == nil || s.Apart != 0 {
+		fork()
+	} else if given := r.onRestricted(fork); given != nil {
+		err = given
+	}
 	c.PID = pid
 	r.endStart(c, err == nil)
 	if err != nil {
