@@ -19,6 +19,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/files"
+	"github.com/astrabox/astrabox/internal/execd/isolated"
 	"github.com/astrabox/astrabox/internal/execd/operation"
 	"github.com/astrabox/astrabox/internal/version"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -29,6 +30,9 @@ func main() {
 		fail(err)
 	}
 	debug.SetGCPercent(50) // a small heap, in a memory limit that it shares with the workload
+	if isolated.Inside() {
+		os.Exit(execd.SessionMain(false))
+	}
 	o, err := options(os.Args[1:])
 	if err != nil {
 		fail(err)
@@ -80,7 +84,8 @@ func options(args []string) (execd.Options, error) {
 	jupyter := f.String("jupyter-host", "", "accepted and ignored: the daemon has no interpreters (also JUPYTER_HOST)")
 	f.String("jupyter-token", "", "accepted and ignored")
 	f.Duration("jupyter-idle-poll-interval", 0, "accepted and ignored")
-	isolation := f.String("isolation-config", "", "accepted and ignored: the daemon has no isolated sessions (also EXECD_ISOLATION_CONFIG)")
+	isolation := f.String("isolation-config", "", "accepted and ignored: isolated sessions need no configuration (also EXECD_ISOLATION_CONFIG)")
+	reserve := f.Bool("reserve-mounts", false, "let nothing that the daemon starts make mounts or namespaces, though the daemon may, for isolated sessions")
 	show := f.Bool("version", false, "print the version")
 	if err := f.Parse(args); err != nil {
 		return execd.Options{}, err
@@ -95,14 +100,14 @@ func options(args []string) (execd.Options, error) {
 	o := execd.Options{
 		EnvFile: os.Getenv("EXECD_ENVS"), Operations: *operations,
 		Listen: *listen, Token: *token, Version: version.Version, Entrypoint: f.Args(), Grace: *grace,
-		Files: files.New(files.Config{}),
-		Log:   slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Files: files.New(files.Config{}), Reserve: *reserve,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if *jupyter != "" || os.Getenv("JUPYTER_HOST") != "" {
 		o.Log.Warn("the daemon has no interpreters: the Jupyter server is ignored, and /code runs shell commands only")
 	}
 	if *isolation != "" || os.Getenv("EXECD_ISOLATION_CONFIG") != "" {
-		o.Log.Warn("the daemon has no isolated sessions: their configuration is ignored")
+		o.Log.Warn("the configuration of isolated sessions is ignored")
 	}
 	if o.Listen == "" {
 		o.Listen = "0.0.0.0:" + strconv.Itoa(*port)

@@ -69,23 +69,3 @@ func (s *Server) deleteCodeContexts(w http.ResponseWriter, r *http.Request) {
 func (s *Server) noCodeContext(w http.ResponseWriter, _ *http.Request) {
 	refuse(w, http.StatusNotFound, wire.CodeNotFound, "no such context: "+noInterpreter(""))
 }
-
-// isolatedCapabilities tells that sandboxes within the sandbox aren't served.
-func (s *Server) isolatedCapabilities(w http.ResponseWriter, _ *http.Request) {
-	reply(w, http.StatusOK, struct {
-		Available bool   `json:"available"`
-		Isolator  string `json:"isolator"`
-		Version   string `json:"version"`
-		Message   string `json:"message"`
-		SetPriv   bool   `json:"setpriv_available"`
-		UserNS    bool   `json:"userns_available"`
-		Commit    bool   `json:"commit_supported"`
-		Diff      bool   `json:"diff_supported"`
-	}{Message: noIsolation})
-}
-
-const noIsolation = "this daemon has no isolated sessions; make another sandbox instead"
-
-func (s *Server) noIsolation(w http.ResponseWriter, _ *http.Request) {
-	refuse(w, http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", noIsolation)
-}

@@ -135,14 +135,11 @@ func TestContract(t *testing.T) {
 		{op: "watchMetrics", path: "/metrics/watch", status: 200},
 		{op: "isolatedCapabilities", path: "/v1/isolated/capabilities", status: 200},
 	}
+	calls = append(calls, isolatedCalls(t, d)...)
 	operations := map[string]*openapi3.Operation{}
-	for path, item := range doc.Paths.Map() {
+	for _, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			operations[op.OperationID] = op
-			if strings.HasPrefix(path, "/v1/isolated/") && op.OperationID != "isolatedCapabilities" {
-				path := strings.Replace(path, "{sessionId}", "00000000-0000-0000-0000-000000000000", 1)
-				calls = append(calls, contractCall{op: op.OperationID, method: method, path: path, body: "{}", status: 503})
-			}
 			for i := range calls {
 				if calls[i].op == op.OperationID {
 					calls[i].method = method
@@ -181,6 +178,64 @@ func TestContract(t *testing.T) {
 			t.Errorf("operation %s wasn't called", id)
 		}
 	}
+}
+
+// isolatedCalls are those of sessions within the sandbox.
+func isolatedCalls(t *testing.T, d *daemon) []contractCall {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("line 1\nline 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := `{"workspace":{"path":"` + dir + `","mode":"rw"},"uid":0,"gid":0,"idle_timeout_seconds":600,"env_passthrough":{"mode":"deny","keys":["A"]}}`
+	resp := post(t, d, "/v1/isolated/session", spec, nil)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	var made struct {
+		ID string `json:"session_id"`
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &made)
+	}
+	if err != nil || resp.StatusCode != 201 {
+		t.Fatalf("a session: %d %s %v", resp.StatusCode, b, err)
+	}
+	one, none := "/v1/isolated/session/"+made.ID, "/v1/isolated/session/00000000-0000-0000-0000-000000000000"
+	form, formType := upload(t, "uploaded")
+	calls := []contractCall{
+		{op: "createIsolatedSession", path: "/v1/isolated/session", body: spec, status: 201},
+		{op: "createIsolatedSession", path: "/v1/isolated/session", body: `{}`, status: 400},
+		{op: "createIsolatedSession", path: "/v1/isolated/session", body: `{"workspace":{"path":"` + dir + `/none"}}`, status: 400},
+		{op: "createIsolatedSession", path: "/v1/isolated/session", body: `{"workspace":{"path":"` + dir + `","mode":"overlay"}}`, status: 503},
+		{op: "createIsolatedSession", path: "/v1/isolated/session", body: `{"workspace":{"path":"` + dir + `"},"uid_mode":"userns"}`, status: 503},
+		{op: "listIsolatedSessions", path: "/v1/isolated/sessions", status: 200},
+		{op: "getIsolatedSession", path: one, status: 200},
+		{op: "getIsolatedSession", path: none, status: 404},
+		{op: "runInIsolatedSession", path: one + "/run", body: `{"code":"echo hi; echo e >&2; exit 3","envs":{"A":"1"},"timeout_seconds":20}`, status: 200},
+		{op: "runInIsolatedSession", path: one + "/run", body: `{"code":""}`, status: 400},
+		{op: "runInIsolatedSession", path: none + "/run", body: `{"code":"true"}`, status: 404},
+		{op: "isolatedSessionDiff", path: one + "/diff", status: 503},
+		{op: "isolatedSessionCommit", path: one + "/commit", status: 503},
+		{op: "isolatedGetFilesInfo", path: one + "/files/info?path=file&path=" + dir, status: 200},
+		{op: "isolatedGetFilesInfo", path: one + "/files/info?path=none", status: 404},
+		{op: "isolatedDownloadFile", path: one + "/files/download?path=file", status: 200},
+		{op: "isolatedDownloadFile", path: one + "/files/download?path=file&offset=2&limit=1", status: 200},
+		{op: "isolatedDownloadFile", path: one + "/files/download?path=file", header: http.Header{"Range": {"bytes=1-3"}}, status: 206},
+		{op: "isolatedDownloadFile", path: one + "/files/download?path=/etc/passwd", status: 404},
+		{op: "isolatedUploadFile", path: one + "/files/upload", body: form, header: http.Header{"Content-Type": {formType}}, status: 200},
+		{op: "isolatedRenameFiles", path: one + "/files/mv", body: `[{"src":"file","dest":"moved"}]`, status: 200},
+		{op: "isolatedChmodFiles", path: one + "/files/permissions", body: `{"moved":{"mode":640}}`, status: 200},
+		{op: "isolatedReplaceContent", path: one + "/files/replace?verbose=true", body: `{"moved":{"old":"line","new":"row"}}`, status: 200},
+		{op: "isolatedSearchFiles", path: one + "/files/search?path=.&pattern=*", status: 200},
+		{op: "isolatedListDirectory", path: one + "/directories/list?path=.", status: 200},
+		{op: "isolatedListDirectory", path: one + "/directories/list?path=none", status: 404},
+		{op: "isolatedListDirectory", path: one + "/directories/list?path=.&depth=x", status: 400},
+		{op: "isolatedMakeDirs", path: one + "/directories", body: `{"a/b":{"mode":750}}`, status: 200},
+		{op: "isolatedRemoveDirs", path: one + "/directories?path=a", status: 200},
+		{op: "isolatedRemoveFiles", path: one + "/files?path=moved", status: 200},
+		{op: "deleteIsolatedSession", path: one, status: 200},
+		{op: "deleteIsolatedSession", path: one, status: 404},
+	}
+	return calls
 }
 
 // A wrong answer must be noticed, or the comparison is worth nothing.

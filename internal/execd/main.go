@@ -16,6 +16,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/confine"
 )
 
 // Exit codes of Main besides the entrypoint's own.
@@ -45,7 +46,10 @@ type Options struct {
 	// EnvFile and Operations are as in Config.
 	EnvFile    string
 	Operations int
-	Log        *slog.Logger
+	// Reserve keeps what makes mounts and namespaces to the daemon, which needs
+	// it for isolated sessions: nothing that it starts has it.
+	Reserve bool
+	Log     *slog.Logger
 }
 
 // Main runs the daemon until it gets SIGTERM, or its entrypoint ends, and gives
@@ -76,6 +80,12 @@ func Main(o Options) int {
 	}
 	reaper := child.NewReaper(true)
 	defer reaper.Close()
+	if o.Reserve {
+		if err := reaper.Restrict(func() error { return confine.Thread(^confine.Mounting, confine.NoMounting()) }); err != nil {
+			o.Log.Error("can't keep the right to make mounts to the daemon", "error", err)
+			return exitFailed
+		}
+	}
 	s, err := New(Config{
 		Token: o.Token, Version: o.Version, Files: o.Files,
 		Accounts: account.System, Reaper: reaper, Log: o.Log,

@@ -20,6 +20,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/command"
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/internal/execd/gate"
+	"github.com/astrabox/astrabox/internal/execd/isolated"
 	"github.com/astrabox/astrabox/internal/execd/metrics"
 	"github.com/astrabox/astrabox/internal/execd/operation"
 	"github.com/astrabox/astrabox/internal/execd/process"
@@ -50,6 +51,8 @@ type Config struct {
 	EnvFile string
 	// Operations bounds how many operations are remembered; 0: operation.DefaultCapacity.
 	Operations int
+
+	inside *inside // not nil: the server is that of an isolated session
 }
 
 // Server answers the requests of one daemon.
@@ -60,6 +63,7 @@ type Server struct {
 	commands   *command.Runner
 	processes  *process.Manager
 	sessions   *shell.Manager
+	isolated   *isolated.Manager // nil in an isolated session
 	operations *operation.Registry
 	meter      *metrics.Meter
 	proxy      *proxy.Handler
@@ -90,10 +94,19 @@ func New(cfg Config) (*Server, error) {
 	s.operations = operation.New(cfg.Operations, nil)
 	s.sessions = shell.NewManager(runner)
 	s.meter = metrics.New()
+	routes := s.routes
+	if cfg.inside != nil {
+		cfg.inside.server = s
+		routes = cfg.inside.routes
+	} else {
+		s.isolated = isolated.NewManager(isolated.Config{
+			Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log, Version: cfg.Version, MemoryLimit: s.meter.MemoryLimit,
+		})
+	}
 	s.proxy = proxy.New(func() int { return int(s.port.Load()) })
 	s.ending, s.endAll = context.WithCancel(context.Background())
 	s.http = &http.Server{
-		Handler:           s.guard(s.routes()),
+		Handler:           s.guard(routes()),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
@@ -129,7 +142,11 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /metrics", s.getMetrics)
 	mux.HandleFunc("GET /metrics/watch", s.watchMetrics)
 	mux.HandleFunc("GET /v1/isolated/capabilities", s.isolatedCapabilities)
-	mux.HandleFunc("/v1/isolated/", s.noIsolation)
+	mux.HandleFunc("POST /v1/isolated/session", s.postIsolated)
+	mux.HandleFunc("GET /v1/isolated/sessions", s.listIsolated)
+	mux.HandleFunc("GET /v1/isolated/session/{id}", s.getIsolated)
+	mux.HandleFunc("DELETE /v1/isolated/session/{id}", s.deleteIsolated)
+	mux.HandleFunc("/v1/isolated/session/{id}/{rest...}", s.inIsolated)
 	mux.HandleFunc("POST /pty", noStore(s.postProcess))
 	mux.HandleFunc("GET /pty/{id}", s.getProcess)
 	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
@@ -238,7 +255,7 @@ func (s *Server) authorised(r *http.Request) bool {
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
 	v := wire.Version{
 		Server: wire.ServerName, Version: s.cfg.Version, Wire: wire.Protocol,
-		Features: []string{wire.FeatureOutput, wire.FeatureProcess},
+		Features: []string{wire.FeatureOutput, wire.FeatureProcess, wire.FeatureIsolated},
 	}
 	if s.cfg.Files != nil {
 		v.Features = append(v.Features, files.Features()...)
@@ -262,6 +279,7 @@ func (s *Server) Serve(l *net.TCPListener) error {
 func (s *Server) Stop() {
 	s.stopping.Store(true)
 	s.commands.Stop()
+	s.isolated.Stop()
 	s.processes.Stop()
 	s.processes.Signal(syscall.SIGTERM)
 }
@@ -289,6 +307,7 @@ func poll(ctx context.Context, done func() bool) {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.commands.Kill()
+	s.isolated.Close(ctx)
 	s.processes.Close(ctx)
 	s.sessions.Close()
 	s.endAll()

@@ -83,7 +83,7 @@ func (s *Server) runInSession(w http.ResponseWriter, r *http.Request) {
 	result, err := s.sessions.Run(r.Context(), id, shell.Run{
 		Line: req.Command, Dir: req.Cwd, Timeout: timeout,
 		Started:  func() { e.begin(id) },
-		Output:   func(b []byte) bool { return e.output(wireStdout, b) },
+		Output:   e.output,
 		Stopping: e.hurry,
 	})
 	switch {

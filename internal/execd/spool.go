@@ -40,6 +40,7 @@ func (b *budget) crowded() bool { return b.used.Load() > maxLogs/2 }
 // background command: all of it as long as there is room.
 type spool struct {
 	logs *budget
+	max  int64 // of size
 
 	mu   sync.Mutex
 	f    *os.File // nil: closed
@@ -55,7 +56,7 @@ func newSpool(logs *budget) (*spool, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	return &spool{logs: logs, f: os.NewFile(uintptr(fd), "log")}, nil
+	return &spool{logs: logs, max: maxLog, f: os.NewFile(uintptr(fd), "log")}, nil
 }
 
 // write appends as much as fits; a full disk loses the rest, never the command.
@@ -65,7 +66,7 @@ func (s *spool) write(b []byte) {
 	if s.f == nil || s.full {
 		return
 	}
-	room := s.logs.take(min(int64(len(b)), maxLog-s.size))
+	room := s.logs.take(min(int64(len(b)), s.max-s.size))
 	n, err := s.f.WriteAt(b[:room], s.size)
 	s.logs.give(room - int64(n))
 	s.size += int64(n)

@@ -223,9 +223,10 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "EXECD_") || name == "JUPYTER_TOKEN" || name == child.MarkVariable
 }
 
-// Environment gives the environment of a program that runs as the daemon's own account.
-func Environment(db *account.DB) []string {
-	u, _, err := who(db, Request{})
+// Environment gives the environment of a program that runs as the account of
+// uid and gid; nil: the daemon's own.
+func Environment(db *account.DB, uid, gid *uint32) []string {
+	u, _, err := who(db, Request{UID: uid, GID: gid})
 	if err != nil {
 		u = account.User{Name: "root", Home: "/root", Shell: Shell()}
 	}

@@ -172,6 +172,15 @@ func (m *Meter) cpuTime() (time.Duration, error) {
 	return spent, nil
 }
 
+// MemoryLimit gives the memory that there is, in bytes; 0: unknown.
+func (m *Meter) MemoryLimit() int64 {
+	total, _, err := m.memory()
+	if err != nil {
+		return 0
+	}
+	return int64(total)
+}
+
 // memory gives the group's where it has a limit below the machine's.
 func (m *Meter) memory() (total, used float64, err error) {
 	total, ok1 := m.field("proc/meminfo", "MemTotal")

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,13 +47,16 @@ var (
 	ErrTooMany  = errors.New("too many sessions")
 	// ErrState: the run has ended and its Result is valid, but its state
 	// couldn't be kept, so the next run begins where this one did.
-	ErrState = errors.New("the state of the session is larger than 8 MiB and was not kept")
+	// ErrVariable is about a run's own variables. The run wasn't started.
+	ErrVariable = errors.New("not the name of a variable that a shell can set, or its value has a NUL")
+	ErrState    = errors.New("the state of the session is larger than 8 MiB and was not kept")
 )
 
 // Manager keeps the sessions of one sandbox.
 type Manager struct {
 	commands *command.Runner
 	shell    func() string
+	uid, gid *uint32 // who runs; nil: the daemon's own account
 
 	mu   sync.Mutex
 	byID map[string]*session
@@ -63,15 +67,20 @@ func NewManager(r *command.Runner) *Manager {
 	return &Manager{commands: r, shell: launch.Shell, byID: map[string]*session{}}
 }
 
+// As makes all runs run as an account, in a daemon that serves one only. It is
+// called before the first run.
+func (m *Manager) As(uid, gid uint32) { m.uid, m.gid = &uid, &gid }
+
 // session is one session.
 type session struct {
 	id   string
+	home string          // where it began
 	gone context.Context // ends with the session
 	end  context.CancelFunc
 	turn chan struct{} // holds one token: the right to run
 
-	// The rest belongs to whoever has the turn.
-	state   state
+	mu      sync.Mutex
+	state   state // changed by who has the turn
 	runs    int
 	leaders []int // of the newest runs
 }
@@ -83,7 +92,7 @@ func (m *Manager) Create(dir string) (id string, err error) {
 	if len(m.byID) >= MaxSessions {
 		return "", ErrTooMany
 	}
-	s := &session{id: rand.Text(), turn: make(chan struct{}, 1), state: state{dir: dir}}
+	s := &session{id: rand.Text(), home: dir, turn: make(chan struct{}, 1), state: state{dir: dir}}
 	s.gone, s.end = context.WithCancel(context.Background())
 	s.turn <- struct{}{}
 	m.byID[s.id] = s
@@ -113,7 +122,10 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return child.Tree{Mark: s.id + ".", Several: true, Former: s.leaders}.Kill(ctx)
+	s.mu.Lock()
+	former := slices.Clone(s.leaders)
+	s.mu.Unlock()
+	return child.Tree{Mark: s.id + ".", Several: true, Former: former}.Kill(ctx)
 }
 
 // Close forgets all sessions, and ends their runs.
@@ -130,12 +142,20 @@ func (m *Manager) Close() {
 type Run struct {
 	Line string
 	// Dir, where it isn't empty, is where the session goes first, and stays.
-	Dir     string
+	Dir string
+	// Env are variables of the run's own; it takes Leave.
+	Env map[string]string
+	// Leave lets the session's state be as it was before the run.
+	Leave bool
+	// Aside lets the run begin at once, beside others. It takes Leave.
+	Aside   bool
 	Timeout time.Duration
-	// Started, Output and Stopping are as in command.Run; Output gets
-	// both streams in the order they were written.
+	// Split tells stderr from stdout; otherwise both come as stdout, in the
+	// order they were written.
+	Split bool
+	// Started, Output and Stopping are as in command.Run.
 	Started  func()
-	Output   func([]byte) bool
+	Output   func(channel byte, b []byte) bool
 	Stopping func()
 }
 
@@ -148,14 +168,16 @@ func (m *Manager) Run(ctx context.Context, id string, r Run) (command.Result, er
 	if s == nil {
 		return command.Result{}, ErrNotFound
 	}
-	select {
-	case <-s.turn:
-	case <-ctx.Done():
-		return command.Result{}, ctx.Err()
-	case <-s.gone.Done():
-		return command.Result{}, ErrNotFound
+	if !r.Aside {
+		select {
+		case <-s.turn:
+		case <-ctx.Done():
+			return command.Result{}, ctx.Err()
+		case <-s.gone.Done():
+			return command.Result{}, ErrNotFound
+		}
+		defer func() { s.turn <- struct{}{} }()
 	}
-	defer func() { s.turn <- struct{}{} }()
 	if s.gone.Err() != nil {
 		return command.Result{}, ErrNotFound
 	}
@@ -166,39 +188,55 @@ func (m *Manager) Run(ctx context.Context, id string, r Run) (command.Result, er
 }
 
 func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, error) {
+	s.mu.Lock()
 	s.runs++
 	mark := fmt.Sprintf("%s.%d", s.id, s.runs)
-	files, err := s.state.files(r.Line)
+	was := s.state
+	s.mu.Unlock()
+	now, err := was.with(r.Env)
+	if err != nil {
+		return command.Result{}, err
+	}
+	files, err := now.files(r.Line)
 	if err != nil {
 		return command.Result{}, err
 	}
 	defer files.close()
-	dir := s.state.dir
+	dir := was.dir
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		dir = s.home // it was removed
+	}
 	if r.Dir != "" {
 		dir = r.Dir
 	}
 	sh := m.shell()
 	result, err := m.commands.Run(ctx, command.Run{
 		Launch: launch.Request{
-			Argv: shellArgs(sh, s.state.prologue(sh, r.Dir, mark)),
-			Dir:  dir, Environ: s.state.environ(dir), Mark: mark,
+			Argv: shellArgs(sh, now.prologue(sh, r.Dir, mark)),
+			Dir:  dir, Environ: was.environ(dir, m.uid, m.gid), Mark: mark, UID: m.uid, GID: m.gid,
 		},
-		Timeout: r.Timeout, Merge: true, Files: []*os.File{files.line, files.before, files.after},
+		Timeout: r.Timeout, Merge: !r.Split, Files: []*os.File{files.line, files.before, files.after},
 		Started: func(c *child.Child) {
+			s.mu.Lock()
 			if len(s.leaders) == maxLeaders {
 				s.leaders = s.leaders[1:]
 			}
 			s.leaders = append(s.leaders, c.PID)
+			s.mu.Unlock()
 			r.Started()
 		},
-		Output:   func(_ byte, b []byte) bool { return r.Output(b) },
+		Output:   r.Output,
 		Stopping: r.Stopping,
 	})
-	if err != nil {
+	if err != nil || r.Leave {
 		return result, err
 	}
 	if r.Dir != "" {
-		s.state.dir = r.Dir // also when the shell was killed
+		was.dir = r.Dir // also when the shell was killed
 	}
-	return result, s.state.take(files.after)
+	err = was.take(files.after)
+	s.mu.Lock()
+	s.state = was
+	s.mu.Unlock()
+	return result, err
 }

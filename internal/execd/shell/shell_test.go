@@ -47,7 +47,7 @@ func run(t *testing.T, m *Manager, id, line string) string {
 	var out bytes.Buffer
 	r, err := m.Run(t.Context(), id, Run{
 		Line: line, Timeout: 20 * time.Second, Started: func() {},
-		Output: func(b []byte) bool { out.Write(b); return true },
+		Output: func(_ byte, b []byte) bool { out.Write(b); return true },
 	})
 	if err != nil {
 		return fmt.Sprintf("%s%v", &out, err)

@@ -2,10 +2,13 @@ package shell
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -29,11 +32,11 @@ type state struct {
 var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
 // environ is the environment that the shell is started with.
-func (s *state) environ(dir string) []string {
+func (s *state) environ(dir string, uid, gid *uint32) []string {
 	env := []string{"PWD=" + dir}
 	if s.vars == nil {
 		s.strange = nil
-		for _, kv := range launch.Environment(account.System) {
+		for _, kv := range launch.Environment(account.System, uid, gid) {
 			switch {
 			case !shellName.MatchString(kv):
 				s.strange = append(s.strange, kv)
@@ -43,6 +46,23 @@ func (s *state) environ(dir string) []string {
 		}
 	}
 	return append(env, s.strange...)
+}
+
+// with gives the state with further variables, exported. A name that no shell
+// can set is an ErrVariable.
+func (s state) with(env map[string]string) (state, error) {
+	if len(env) == 0 {
+		return s, nil
+	}
+	vars := slices.Clone(s.vars)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if !shellName.MatchString(name+"=") || strings.ContainsRune(env[name], 0) {
+			return s, fmt.Errorf("%q is %w", name, ErrVariable)
+		}
+		vars = append(vars, "\nexport "+name+"="+quote(env[name])...)
+	}
+	s.vars = append(vars, '\n')
+	return s, nil
 }
 
 // Descriptors that the shell gets its line and state from and writes its new

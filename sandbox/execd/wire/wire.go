@@ -29,6 +29,9 @@ const (
 	FeatureOutput  = "output.v1"  // framed command output
 	FeatureProcess = "process.v1" // long-lived processes with replay
 	FeatureFiles   = "files.v1"   // files below /v1/fs
+	// FeatureIsolated is said by a daemon that has the routes; whether sessions
+	// can be made where it runs is for /v1/isolated/capabilities to say.
+	FeatureIsolated = "isolated.v1"
 )
 
 // Version is the answer of GET /version.

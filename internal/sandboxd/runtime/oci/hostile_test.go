@@ -354,8 +354,7 @@ func TestDiskLimit(t *testing.T) {
 	s.DiskBytes = 32 << 20
 	run := p.create(r, s)
 	p.mustInside("a", "1000", "head -c 1000000 /dev/zero >/workspace/a; ln /workspace/a /workspace/b")
-	cmd := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "--user", "1000", "--cwd", "/workspace", "a",
-		"/bin/sh", "-c", "while :; do head -c 4000000 /dev/zero >>f && sync f; sleep 0.05; done")
+	cmd := p.runcExec("a", "1000", "/workspace", "while :; do head -c 4000000 /dev/zero >>f && sync f; sleep 0.05; done")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +363,7 @@ func TestDiskLimit(t *testing.T) {
 		defer close(ended)
 		_ = cmd.Wait()
 	}()
-	reader := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "a", "/bin/sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.05; done")
+	reader := p.runcExec("a", "0", "/", "while [ ! -e /tmp/end ]; do sleep 0.05; done")
 	if err := reader.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +25,7 @@ import (
 	"github.com/astrabox/astrabox/internal/sandboxd/runtime"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -260,10 +263,37 @@ func (p place) processes() []int {
 // inside runs a shell line as a user of the sandbox, with what its processes may do.
 func (p place) inside(id, user, line string) (string, error) {
 	p.t.Helper()
-	cmd := exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "--user", user, "--cwd", "/", id, "/bin/sh", "-c", line)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd := p.runcExec(id, user, "/", line)
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// runcExec makes a command that runs a line in a sandbox with what execd leaves
+// to the programs that it starts, not with what execd has itself.
+func (p place) runcExec(id, user, dir, line string) *exec.Cmd {
+	p.t.Helper()
+	uid, err := strconv.Atoi(user)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	process := specs.Process{
+		User: specs.User{UID: uint32(uid), GID: uint32(uid)}, Cwd: dir, NoNewPrivileges: true,
+		Args:         []string{"/bin/sh", "-c", line},
+		Env:          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"},
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
+	}
+	if uid == 0 {
+		process.Capabilities.Effective, process.Capabilities.Permitted = capabilities, capabilities
+	}
+	b, err := json.Marshal(process)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	file := filepath.Join(p.t.TempDir(), "process.json")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	return exec.Command(runcPath, "--root", filepath.Join(p.cfg.RunDir, "runc"), "exec", "--process", file, id)
 }
 
 func (p place) mustInside(id, user, line string) string {

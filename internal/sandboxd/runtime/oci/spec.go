@@ -42,6 +42,33 @@ var capabilities = []string{
 	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
+// reserved are what execd has beside them, within the same namespaces, to make
+// isolated sessions: nothing that it starts has these (see reserveFlag), nor
+// the system calls of sessionCalls.
+var reserved = []string{"CAP_NET_ADMIN", "CAP_SYS_ADMIN"}
+
+// reserveFlag makes execd keep them to itself.
+const reserveFlag = "--reserve-mounts"
+
+// sessionCalls are the system calls that make an isolated session, with exactly
+// the namespaces that one has: never a user namespace. Whoever lacks
+// CAP_SYS_ADMIN is refused by the kernel as well.
+func sessionCalls() []specs.LinuxSyscall {
+	const all = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWCGROUP
+	const session = unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID
+	calls := []specs.LinuxSyscall{{
+		Names:  []string{"mount", "mount_setattr", "move_mount", "open_tree", "pivot_root", "umount2"},
+		Action: specs.ActAllow,
+	}}
+	for _, flags := range []uint64{session, session | unix.CLONE_NEWNET} {
+		calls = append(calls, specs.LinuxSyscall{
+			Names: []string{"clone"}, Action: specs.ActAllow,
+			Args: []specs.LinuxSeccompArg{{Index: 0, Value: all, ValueTwo: flags, Op: specs.OpMaskedEqual}},
+		})
+	}
+	return calls
+}
+
 var maskedPaths = []string{
 	"/proc/acpi", "/proc/asound", "/proc/cmdline", "/proc/interrupts", "/proc/kcore", "/proc/keys",
 	"/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
@@ -80,6 +107,7 @@ func newSpecBase(cfg Config, groups *cgroup.Tree) (specBase, error) {
 		return b, fmt.Errorf("no seccomp profile for %s", goruntime.GOARCH)
 	}
 	profile.Architectures = []specs.Arch{arch}
+	profile.Syscalls = append(profile.Syscalls, sessionCalls()...)
 	b.seccomp = profile
 
 	_, err = os.Stat("/proc/sys/net/ipv6/conf/all/disable_ipv6")
@@ -148,7 +176,8 @@ func (base specBase) build(s runtime.Spec, b box, ids rootfs.Range, limits userL
 		entrypoint = waitForever
 	}
 	args := []string{execdInside, "--listen", fmt.Sprintf("0.0.0.0:%d", runtime.ExecdPort),
-		"--token-fd", strconv.Itoa(tokenFD), "--ready-fd", strconv.Itoa(readyFD), "--"}
+		"--token-fd", strconv.Itoa(tokenFD), "--ready-fd", strconv.Itoa(readyFD), reserveFlag, "--"}
+	own := slices.Concat(capabilities, reserved)
 
 	mapping := []specs.LinuxIDMapping{{ContainerID: 0, HostID: uint32(ids.Base()), Size: rootfs.RangeSize}}
 	spec := &specs.Spec{
@@ -160,7 +189,7 @@ func (base specBase) build(s runtime.Spec, b box, ids rootfs.Range, limits userL
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &base.oomAdjust,
-			Capabilities:    &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+			Capabilities:    &specs.LinuxCapabilities{Bounding: own, Effective: own, Permitted: own},
 			Rlimits: []specs.POSIXRlimit{
 				{Type: "RLIMIT_NOFILE", Hard: base.files, Soft: base.files},
 				{Type: "RLIMIT_CORE", Hard: 0, Soft: 0},
@@ -255,6 +284,12 @@ var wantedLimits = userLimits{
 	"max_fanotify_marks":    16_384,
 	"max_user_namespaces":   0,
 	"max_time_namespaces":   0,
+	// Isolated sessions and the sandbox itself; those that ended count for a moment.
+	"max_mnt_namespaces": 512,
+	"max_pid_namespaces": 512,
+	"max_ipc_namespaces": 512,
+	"max_uts_namespaces": 512,
+	"max_net_namespaces": 512,
 }
 
 // readUserLimits gives the wanted limits that this kernel has. Of what the

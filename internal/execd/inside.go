@@ -1,0 +1,262 @@
+package execd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/account"
+	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/confine"
+	"github.com/astrabox/astrabox/internal/execd/files"
+	"github.com/astrabox/astrabox/internal/execd/isolated"
+	"github.com/astrabox/astrabox/internal/execd/shell"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
+)
+
+// SessionMain is the program of the first process of an isolated session, which
+// [isolated.Inside] tells. It ends when the daemon lets the session go, and
+// gives the exit code. cgo is as in [isolated.Enter].
+func SessionMain(cgo bool) int {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	session, err := isolated.Enter(cgo)
+	if err != nil {
+		return exitFailed // the daemon was told
+	}
+	reaper := child.NewReaper(true)
+	err = reaper.Restrict(func() error { return confine.Thread(isolated.Caps, confine.Session()) })
+	var in *inside
+	if err == nil {
+		in, err = newInside(session, reaper, log)
+	}
+	if err == nil {
+		err = session.Ready()
+	}
+	if err != nil {
+		log.Error("an isolated session can't start", "error", err)
+		return exitFailed
+	}
+	err = in.server.Serve(session.Listener())
+	if !errors.Is(err, isolated.ErrLetGo) {
+		log.Error("an isolated session doesn't answer any more", "error", err)
+	}
+	return 0 // and the kernel ends the rest
+}
+
+// inside serves one isolated session: runs in one shell session, processes and
+// files, all as the session's account. The daemon hands its requests on.
+type inside struct {
+	server    *Server
+	id        string
+	uid, gid  uint32
+	workspace string
+	shell     string // the shell session
+	runs      runs
+	busy      sync.WaitGroup // runs that have somebody to tell
+}
+
+func newInside(session *isolated.Session, reaper *child.Reaper, log *slog.Logger) (*inside, error) {
+	root, err := os.OpenFile(session.Workspace, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	in := &inside{id: session.ID, uid: session.UID, gid: session.GID, workspace: session.Workspace}
+	in.server, err = New(Config{
+		Version: session.Version, Accounts: account.System, Reaper: reaper, Log: log,
+		Files:  files.New(files.Config{Root: root, UID: session.UID, GID: session.GID}),
+		inside: in,
+	})
+	if err != nil {
+		return nil, err
+	}
+	in.server.sessions.As(session.UID, session.GID)
+	in.shell, err = in.server.sessions.Create(session.Workspace)
+	return in, err
+}
+
+// routes are what a session is asked for. All of it comes through the daemon,
+// which has looked at the token.
+func (in *inside) routes() http.Handler {
+	s := in.server
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /run", noStore(in.run))
+	mux.HandleFunc("GET /runs/{id}", in.runState)
+	mux.HandleFunc("GET /runs/{id}/logs", in.runLog)
+	mux.HandleFunc("POST /pty", noStore(s.postProcess))
+	mux.HandleFunc("GET /pty/{id}", s.getProcess)
+	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
+	mux.HandleFunc("GET /pty/{id}/ws", s.attachProcess)
+	for _, path := range []string{"/v1/fs/", "/files", "/files/", "/directories", "/directories/"} {
+		mux.Handle(path, s.cfg.Files)
+	}
+	mux.HandleFunc("GET "+isolated.PathActivity, func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, http.StatusOK, isolated.Activity{Running: s.processes.Active() + s.commands.Active()})
+	})
+	mux.HandleFunc("POST "+isolated.PathEnd, func(http.ResponseWriter, *http.Request) {
+		s.commands.Kill()
+		in.busy.Wait()
+	})
+	return mux
+}
+
+// run runs code in the session's shell and answers with its output, in frames
+// or as the older protocol does.
+func (in *inside) run(w http.ResponseWriter, r *http.Request) {
+	var req wire.IsolatedRun
+	if !decode(w, r, &req) {
+		return
+	}
+	problem := ""
+	const maxSeconds = int64(maxTimeout / 1000)
+	switch {
+	case req.Code == "":
+		problem = "code is empty"
+	case strings.ContainsRune(req.Code, 0):
+		problem = "code contains a NUL"
+	case req.TimeoutSeconds < 0 || req.TimeoutSeconds > maxSeconds || req.TimeoutMillis < 0 || req.TimeoutMillis > maxTimeout:
+		problem = "the timeout is negative or too large"
+	case req.TimeoutSeconds != 0 && req.TimeoutMillis != 0:
+		problem = "timeout_seconds and timeout_ms exclude each other"
+	case req.Cwd != "" && !strings.HasPrefix(req.Cwd, "/"):
+		problem = "cwd is not an absolute path"
+	}
+	if problem != "" {
+		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, problem)
+		return
+	}
+	run := shell.Run{
+		Line: req.Code, Dir: req.Cwd, Env: req.Envs, Leave: req.Cwd != "" || req.Envs != nil,
+		Timeout: time.Duration(req.TimeoutSeconds)*time.Second + time.Duration(req.TimeoutMillis)*time.Millisecond,
+		Started: func() {},
+	}
+	if req.Background {
+		in.runAside(w, run)
+		return
+	}
+	in.busy.Add(1)
+	defer in.busy.Done()
+	if strings.Contains(r.Header.Get("Accept"), wire.OutputType) {
+		in.frames(w, r, run)
+	} else {
+		in.events(w, r, run)
+	}
+}
+
+func (in *inside) frames(w http.ResponseWriter, r *http.Request, run shell.Run) {
+	f := newFrameWriter(w)
+	defer f.finish()
+	run.Split = true
+	run.Started = f.begin
+	run.Output = func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) }
+	run.Stopping = f.hurry
+	result, err := in.server.sessions.Run(r.Context(), in.shell, run)
+	if errors.Is(err, shell.ErrState) {
+		f.send(wire.FrameStderr, []byte("execd: "+err.Error()+"\n"))
+		err = nil
+	}
+	if err != nil {
+		status, e, tried := runFailure(err)
+		if !tried {
+			reply(w, status, e)
+			return
+		}
+		f.begin()
+		f.last(wire.FrameFailed, e)
+		return
+	}
+	f.last(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})
+}
+
+// runFailure is startFailure for runs in a session.
+func runFailure(err error) (int, wire.Error, bool) {
+	switch {
+	case errors.Is(err, shell.ErrVariable):
+		return http.StatusBadRequest, wire.Error{Code: wire.CodeInvalidBody, Message: err.Error()}, false
+	case errors.Is(err, shell.ErrNotFound):
+		return http.StatusNotFound, wire.Error{Code: wire.CodeSessionNotFound, Message: err.Error()}, false
+	}
+	return startFailure(err)
+}
+
+func (in *inside) events(w http.ResponseWriter, r *http.Request, run shell.Run) {
+	e := newEventWriter(w)
+	e.merged()
+	defer e.finish()
+	run.Started = e.beginIsolated
+	run.Output = e.output
+	run.Stopping = e.hurry
+	result, err := in.server.sessions.Run(r.Context(), in.shell, run)
+	switch {
+	case err == nil:
+	case errors.Is(err, shell.ErrState):
+		e.note("execd: " + err.Error())
+	case errors.Is(err, context.Canceled):
+		return // while waiting for its turn
+	default:
+		status, body, tried := runFailure(err)
+		if !tried {
+			reply(w, status, body)
+			return
+		}
+		e.beginIsolated()
+		e.endIsolated("RuntimeError", body.Message, body.Message)
+		return
+	}
+	switch {
+	case result.TimedOut:
+		e.endIsolated("RuntimeError", "command timed out after "+run.Timeout.String(), "timeout after "+run.Timeout.String())
+	case result.Code != 0:
+		code := strconv.Itoa(result.Code)
+		e.endIsolated("ExitError", "command exited with code "+code, code)
+	default:
+		e.endIsolated("", "", "")
+	}
+}
+
+// Events of a run in an isolated session: without init, ping and time taken,
+// and with another form of the failure.
+
+func (e *eventWriter) beginIsolated() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	e.w.WriteHeader(http.StatusOK)
+	e.failed = e.rc.Flush() != nil // so that the client knows that the run has begun
+}
+
+// endIsolated sends the last event; an empty name says that all went well.
+func (e *eventWriter) endIsolated(name, text, value string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now().UnixMilli()
+	e.lines[command.Stdout].finish(func(line []byte) { e.text(channelName(command.Stdout), line, now) })
+	if name == "" {
+		e.buf = append(e.buf, `{"type":"execution_complete"`...)
+		e.stamp(now)
+		e.buf = append(e.buf, "}\n\n"...)
+	} else {
+		e.buf = append(e.buf, `{"type":"error","text":`...)
+		e.buf = appendString(e.buf, []byte(text))
+		e.stamp(now)
+		e.buf = append(e.buf, `,"error":{"ename":`...)
+		e.buf = appendString(e.buf, []byte(name))
+		e.buf = append(e.buf, `,"evalue":`...)
+		e.buf = appendString(e.buf, []byte(value))
+		e.buf = append(e.buf, `,"traceback":[`...)
+		e.buf = appendString(e.buf, []byte(text))
+		e.buf = append(e.buf, "]}}\n\n"...)
+	}
+	e.write()
+}
