@@ -45,7 +45,7 @@ func SessionMain(cgo bool) int {
 		log.Error("an isolated session can't start", "error", err)
 		return exitFailed
 	}
-	err = in.server.Serve(session.Listener())
+	err = in.server.http.Serve(session.Listener())
 	if !errors.Is(err, isolated.ErrLetGo) {
 		log.Error("an isolated session doesn't answer any more", "error", err)
 	}
