@@ -158,7 +158,8 @@ func checkIsolatedPath(field, path string) error {
 // IsolatedSession reaches one session. It is cheap and safe for concurrent use.
 //
 // Files are confined to the workspace: paths are the ones that the session
-// sees, and what lies elsewhere, /tmp too, is ErrPathRejected.
+// sees, and what lies elsewhere, /tmp too, is ErrPathRejected. What a call makes
+// without naming an owner belongs to the session's account.
 //
 // Commands run as the session's account and one after another, in the order
 // they came. A command without Dir and Env begins where the one before stood,
@@ -167,8 +168,9 @@ func checkIsolatedPath(field, path string) error {
 // leaves behind outlives the command and dies with the session. A deadline or a
 // cancelled ctx ends the command with what it started, and not the session.
 //
-// Processes run in the session with the contract of every other: they live as
-// long as the session, whose end also forgets them. ProcessSpec.User is empty.
+// Processes run in the session as its account (ProcessSpec.User is empty), with
+// the contract of every other process; an empty Dir is the workspace. They live
+// as long as the session at most, whose end also forgets them.
 type IsolatedSession interface {
 	SessionID() string // never empty
 	Files() Files

@@ -19,6 +19,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/confine"
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/internal/execd/isolated"
+	"github.com/astrabox/astrabox/internal/execd/process"
 	"github.com/astrabox/astrabox/internal/execd/shell"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
@@ -106,6 +107,21 @@ func (in *inside) routes() http.Handler {
 		in.busy.Wait()
 	})
 	return mux
+}
+
+// own makes a process the session's: of its account, and beginning in the workspace.
+func (in *inside) own(spec *process.Spec) (problem string) {
+	switch {
+	case spec.Key == "":
+		return "key is empty"
+	case spec.Launch.User != "":
+		return "a process in an isolated session runs as the session's account"
+	}
+	spec.Launch.UID, spec.Launch.GID = &in.uid, &in.gid
+	if spec.Launch.Dir == "" {
+		spec.Launch.Dir = in.workspace
+	}
+	return ""
 }
 
 // run runs code in the session's shell and answers with its output, in frames

@@ -21,11 +21,15 @@ func (s *Server) postProcess(w http.ResponseWriter, r *http.Request) {
 	if !decode(w, r, &req) {
 		return
 	}
-	if req.Key == "" {
+	in := s.cfg.inside
+	if req.Key == "" && in == nil {
 		s.postOldProcess(w, req)
 		return
 	}
 	spec, problem := specOf(req)
+	if in != nil && problem == "" {
+		problem = in.own(&spec)
+	}
 	if problem != "" {
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, problem)
 		return

@@ -41,7 +41,10 @@ const (
 	settingProxy      = "ASTRABOX_SANDBOX_SERVER_PROXY"
 )
 
-var declared = sandbox.Capabilities{Pause: true, CorrelatedCreate: true, InventoryListing: true, ProcessSessions: true}
+var declared = sandbox.Capabilities{
+	Pause: true, CorrelatedCreate: true, InventoryListing: true, ProcessSessions: true,
+	IsolatedSessions: true, IsolatedSessionRecovery: true,
+}
 
 func init() {
 	sandbox.Register(sandbox.Driver{
@@ -65,6 +68,7 @@ func init() {
 // Provider is open_sandbox.
 type Provider struct {
 	sandbox.Base
+	execd.Isolation
 	api          *client
 	log          *slog.Logger
 	installation string
@@ -74,10 +78,12 @@ type Provider struct {
 }
 
 var (
-	_ sandbox.Provider         = (*Provider)(nil)
-	_ sandbox.Pauser           = (*Provider)(nil)
-	_ sandbox.AssignmentFinder = (*Provider)(nil)
-	_ sandbox.Inventory        = (*Provider)(nil)
+	_ sandbox.Provider                = (*Provider)(nil)
+	_ sandbox.Pauser                  = (*Provider)(nil)
+	_ sandbox.AssignmentFinder        = (*Provider)(nil)
+	_ sandbox.Inventory               = (*Provider)(nil)
+	_ sandbox.IsolatedSessions        = (*Provider)(nil)
+	_ sandbox.IsolatedSessionRecovery = (*Provider)(nil)
 )
 
 // New makes a Provider from the host's settings, without any I/O: a service
@@ -88,6 +94,7 @@ func New(h sandbox.Host) (*Provider, error) {
 		get = func(string) string { return "" }
 	}
 	p := &Provider{log: h.Log, installation: h.InstallationID}
+	p.Isolation = execd.Isolated(p.execdOf)
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}

@@ -27,17 +27,37 @@ func (p *Provider) Connect(ctx context.Context, id string) (sandbox.Handle, erro
 	if err != nil {
 		return nil, failed(err, id, sandbox.CodeGone)
 	}
+	if err := running(s, id); err != nil {
+		return nil, err
+	}
+	return p.handle(id), nil
+}
+
+// execdOf reaches the execd of a running sandbox, for operations by its id.
+func (p *Provider) execdOf(ctx context.Context, id string) (*execd.Conn, error) {
+	s, err := p.get(ctx, id)
+	if err != nil {
+		return nil, failed(err, id, sandbox.CodeNotFound)
+	}
+	if err := running(s, id); err != nil {
+		return nil, err
+	}
+	return p.handle(id).conn, nil
+}
+
+// running refuses a sandbox that doesn't run.
+func running(s wire.Sandbox, id string) error {
 	switch state := stateOf(s); {
 	case isRunning(state):
-		return p.handle(id), nil
+		return nil
 	case state == "" || state == statePending || state == stateResuming:
 		e := sandbox.Errorf(sandbox.CodeUnavailable, "sandbox %s is not running yet (%q)", id, state)
 		e.SandboxID = id
-		return nil, e
+		return e
 	default:
 		e := sandbox.Errorf(sandbox.CodeNotRunning, "sandbox %s is %s", id, state)
 		e.SandboxID = id
-		return nil, e
+		return e
 	}
 }
 

@@ -69,11 +69,17 @@ func (k commands) Stream(ctx context.Context, c sandbox.Command, stdout, stderr 
 	if err != nil {
 		return none, fmt.Errorf("execd: %w", err)
 	}
+	return k.c.framed(ctx, "/command", body, stdout, stderr)
+}
+
+// framed sends a request that runs something and passes its output on.
+func (c *Conn) framed(ctx context.Context, path string, body []byte, stdout, stderr io.Writer) (sandbox.CommandResult, error) {
+	var none sandbox.CommandResult
 	// Ending this context closes the connection, and that stops the command.
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	resp, err := k.c.do(run, request{
-		method: http.MethodPost, path: "/command", body: bytesBody(body),
+	resp, err := c.do(run, request{
+		method: http.MethodPost, path: path, body: bytesBody(body),
 		header: http.Header{"Content-Type": {"application/json"}, "Accept": {wire.OutputType}},
 	})
 	if err != nil {

@@ -41,6 +41,7 @@ type Conn struct {
 	resolve Resolver
 	client  *http.Client
 	dir     string // of a sandbox with a foreign execd, for what is ours
+	session string // path of the isolated session that requests go to; "": none
 	stall   time.Duration
 
 	mu       sync.Mutex
@@ -127,6 +128,14 @@ func target(e sandbox.Endpoint, path, rawQuery string) (*url.URL, http.Header) {
 	return &u, h
 }
 
+// within gives the path of a request that goes to an isolated session.
+func (c *Conn) within(path string) string {
+	if c.session == "" || !strings.HasPrefix(path, "/pty") && !strings.HasPrefix(path, "/v1/fs/") {
+		return path
+	}
+	return c.session + strings.TrimPrefix(path, "/v1")
+}
+
 // request is one request to the daemon.
 type request struct {
 	method string
@@ -173,7 +182,7 @@ func same(a, b sandbox.Endpoint) bool {
 var errStale = errors.New("the endpoint may be out of date")
 
 func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*http.Response, error) {
-	u, header := target(e, r.path, r.query)
+	u, header := target(e, c.within(r.path), r.query)
 	var body io.Reader
 	if r.body != nil {
 		var err error
@@ -304,7 +313,7 @@ func (r *refusal) unknownPath() bool {
 var olderCodes = []string{
 	wire.CodeInvalidBody, wire.CodeMissingQuery, wire.CodeRuntime, wire.CodeNotFound, wire.CodeHeld,
 	wire.CodeFileNotFound, codeBare, "INVALID_FILE", "INVALID_FILE_METADATA", "INVALID_FILE_CONTENT", "UNKNOWN",
-	"NOT_SUPPORTED", "SERVICE_UNAVAILABLE",
+	"NOT_SUPPORTED", "SERVICE_UNAVAILABLE", wire.CodeSessionNotFound,
 }
 
 // refused reads a response that isn't a success. An answer that didn't come
@@ -338,6 +347,8 @@ func (c *Conn) refused(resp *http.Response) error {
 		return fmt.Errorf("%w: the sandbox refused the token (%w)", sandbox.ErrUnreachable, errStale)
 	case ours && r.code == wire.CodeStopping:
 		return fmt.Errorf("%w: the daemon is stopping", sandbox.ErrUnreachable)
+	case r.code == wire.CodeSessionNotFound && (ours || foreign) && resp.StatusCode == http.StatusNotFound:
+		return sandbox.Errorf(sandbox.CodeIsolatedSessionNotFound, "the isolated session isn't there any more")
 	case ours, r.unknownPath(), foreign && slices.Contains(olderCodes, r.code):
 		return r
 	}

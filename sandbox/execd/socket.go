@@ -31,7 +31,7 @@ func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*webso
 }
 
 func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, protocol string) (*websocket.Conn, error) {
-	u, header := target(e, path, query)
+	u, header := target(e, c.within(path), query)
 	var protocols []string
 	if protocol != "" {
 		protocols = []string{protocol}

@@ -90,7 +90,11 @@ func (m *Manager) start(ctx context.Context, s setup, env []string) (*Open, erro
 		Transport:     o.transport,
 		FlushInterval: -1,
 		ErrorHandler:  o.failed,
-		ErrorLog:      log.New(io.Discard, "", 0), // it would name paths and queries
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Del(wire.HeaderServer) // the daemon says that itself
+			return nil
+		},
+		ErrorLog: log.New(io.Discard, "", 0), // it would name paths and queries
 	}
 	return o, nil
 }
@@ -352,6 +356,12 @@ func (o *Open) Serve(w http.ResponseWriter, r *http.Request, path string) {
 		return
 	}
 	defer o.done()
+	// Otherwise the HTTP server closes the request's body when the answer begins,
+	// under the eyes of the transport, which then gives the connection up.
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		writeError(w, err)
+		return
+	}
 	out := r.Clone(r.Context())
 	u, err := r.URL.Parse("http://session" + path)
 	if err != nil {

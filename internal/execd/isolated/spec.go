@@ -262,6 +262,7 @@ func (r *Request) environ(all []string) (env []string) {
 		listed := slices.Contains(keys, name)
 		switch {
 		case strings.HasPrefix(name, "EXECD_"): // never, whatever is asked for
+		case name == "TMPDIR" && !listed: // the session has its own /tmp, and little else that it may write to
 		case slices.Contains(plain, name) && (allow || !listed), allow && listed, !allow && !listed && !secret(name):
 			env = append(env, kv)
 		}

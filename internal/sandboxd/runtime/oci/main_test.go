@@ -272,12 +272,17 @@ func (p place) inside(id, user, line string) (string, error) {
 // to the programs that it starts, not with what execd has itself.
 func (p place) runcExec(id, user, dir, line string) *exec.Cmd {
 	p.t.Helper()
+	user, group, _ := strings.Cut(user, ":")
 	uid, err := strconv.Atoi(user)
+	gid := 0
+	if group != "" && err == nil {
+		gid, err = strconv.Atoi(group)
+	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	process := specs.Process{
-		User: specs.User{UID: uint32(uid), GID: uint32(uid)}, Cwd: dir, NoNewPrivileges: true,
+		User: specs.User{UID: uint32(uid), GID: uint32(gid)}, Cwd: dir, NoNewPrivileges: true,
 		Args:         []string{"/bin/sh", "-c", line},
 		Env:          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"},
 		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
