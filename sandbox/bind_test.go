@@ -388,3 +388,15 @@ func TestConnectToAnother(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Resolve gives the provider's own operations, unguarded, for what is declared.
+func TestResolve(t *testing.T) {
+	p := &full{}
+	b := sandbox.Resolve(p, sandbox.Capabilities{Pause: true})
+	if b.Pauser != sandbox.Pauser(p) || b.Inventory != nil || b.Metrics != sandbox.Metrics(p) || b.Name() != "scripted" {
+		t.Errorf("%+v", b)
+	}
+	if b := sandbox.Resolve(nil, everything()); b.Pauser != nil || b.Provider != nil {
+		t.Errorf("%+v", b)
+	}
+}

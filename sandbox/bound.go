@@ -103,7 +103,7 @@ func Bind(d Driver, p Provider, mask ...string) (*Bound, error) {
 		}
 		o.bind(p, b)
 	}
-	if _, ok := p.(IsolatedSessions); slices.Contains(caps.PermissionLevels, PermissionAdvanced) && !ok {
+	if attests, _ := RuleOf("IsolatedSessions"); slices.Contains(caps.PermissionLevels, PermissionAdvanced) && !attests.Implemented(p) {
 		wrong = append(wrong, "it lists the permission level advanced without ReadIsolationCapability, which attests it (sandbox.IsolatedSessions)")
 	}
 	if len(wrong) > 0 {
@@ -111,6 +111,26 @@ func Bind(d Driver, p Provider, mask ...string) (*Bound, error) {
 	}
 	b.guard()
 	return b, nil
+}
+
+// Resolve finds the operations of what caps declares, as they are: without the
+// checks of Bind, and without the guards, which would hide from a suite that
+// tries a provider what it looks for. AstraBox itself uses Bind.
+func Resolve(p Provider, caps Capabilities) *Bound {
+	b := &Bound{Provider: p, Caps: caps}
+	if isNil(p) {
+		return b
+	}
+	b.name, _ = safely(func() (string, error) { return p.Name(), nil })
+	for _, r := range rules {
+		if r.get(caps) && r.bind != nil {
+			r.bind(p, b)
+		}
+	}
+	for _, o := range optionals {
+		o.bind(p, b)
+	}
+	return b
 }
 
 // nilEmbedded names embedded interfaces without a value: their methods are

@@ -199,30 +199,3 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 		}
 	}
 }
-
-// A verdict on a destruction is made in one place, so nobody else asks a
-// provider to kill. (The platform's packages only: a daemon kills processes.)
-func TestOnlyConfirmDestroyedKills(t *testing.T) {
-	for _, p := range packages(t) {
-		if !within(p.name(), "internal/fleet", "internal/conversation", "internal/httpapi", "internal/app", "internal/cli", "internal/store", "internal/model") {
-			continue
-		}
-		for path, f := range files(t, p) {
-			ast.Inspect(f, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok || len(call.Args) != 2 {
-					return true
-				}
-				sel, ok := call.Fun.(*ast.SelectorExpr)
-				if !ok || sel.Sel.Name != "Kill" {
-					return true
-				}
-				if x, ok := sel.X.(*ast.Ident); ok && (x.Name == "syscall" || x.Name == "unix") {
-					return true
-				}
-				t.Errorf("%s calls Kill: only sandbox.ConfirmDestroyed may", filepath.Base(path))
-				return true
-			})
-		}
-	}
-}

@@ -16,17 +16,8 @@ type backend struct {
 }
 
 func backendOf(p sandbox.Provider, caps sandbox.Capabilities) backend {
-	b := backend{Provider: p, Caps: caps}
-	if caps.Pause {
-		b.Pauser, _ = p.(sandbox.Pauser)
-	}
-	if caps.CorrelatedCreate {
-		b.Finder, _ = p.(sandbox.AssignmentFinder)
-	}
-	if caps.InventoryListing {
-		b.Inventory, _ = p.(sandbox.Inventory)
-	}
-	return b
+	r := sandbox.Resolve(p, caps)
+	return backend{Provider: p, Caps: caps, Pauser: r.Pauser, Finder: r.Finder, Inventory: r.Inventory}
 }
 
 // has reports whether the operations of a flag can be called.
