@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -150,8 +151,11 @@ func (s CreateSpec) checkMaps(bad refuseField) error {
 			return bad(m.field, "is empty")
 		}
 		for _, k := range sortedKeys(m.m) {
-			if strings.TrimSpace(k) == "" || strings.TrimSpace(m.m[k]) == "" {
-				return bad(m.field, "%q has no name or no quantity", k)
+			if strings.TrimSpace(k) == "" || hasControl(k) {
+				return bad(m.field, "a quantity has no name")
+			}
+			if !isQuantity(m.m[k]) {
+				return bad(m.field, "%q of %s is no quantity above zero, such as 2, 500m or 4Gi", shorten(m.m[k], 40), shorten(k, 100))
 			}
 		}
 	}
@@ -177,6 +181,16 @@ func (s CreateSpec) checkMaps(bad refuseField) error {
 		}
 	}
 	return nil
+}
+
+// quantity is a Kubernetes quantity without its sign.
+var quantity = regexp.MustCompile(`^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?$`)
+
+// isQuantity reports whether s is a quantity above zero. What a backend can't
+// give it refuses itself.
+func isQuantity(s string) bool {
+	m := quantity.FindStringSubmatch(s)
+	return m != nil && len(s) <= 64 && strings.Trim(m[1], "0.") != ""
 }
 
 func (s CreateSpec) checkMounts(bad refuseField) error {

@@ -84,6 +84,10 @@ func TestCreateSpecValidate(t *testing.T) {
 		{"Dir", func(s *sandbox.CreateSpec) { s.Dir = "/a\x00" }},
 		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"cpu": " "} }},
 		{"ResourceRequests", func(s *sandbox.CreateSpec) { s.ResourceRequests = map[string]string{"": "1"} }},
+		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"cpu": "0.00"} }},
+		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"cpu": "-1"} }},
+		{"ResourceLimits", func(s *sandbox.CreateSpec) { s.ResourceLimits = map[string]string{"memory": "4 Gi"} }},
+		{"ResourceRequests", func(s *sandbox.CreateSpec) { s.ResourceRequests = map[string]string{"memory": "plenty"} }},
 		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"A": "b\x00"} }},
 		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"": "c"} }},
 		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{"a": ""} }},
@@ -122,6 +126,7 @@ func TestCreateSpecValidate(t *testing.T) {
 	whole.Entrypoint, whole.Dir, whole.TTL = []string{"sleep", ""}, "/work space/$x", time.Hour
 	whole.Env, whole.Metadata = map[string]string{"A": "", "B": "x=y\nz"}, map[string]string{"astrabox.workspace-id": "w"}
 	whole.WorkspaceMounts = []sandbox.Mount{{Source: "v", Path: "/w"}, {Source: "v", Path: "/x", ReadOnly: true}}
+	whole.ResourceLimits = map[string]string{"cpu": "0.5", "memory": "4Gi", "pids": "4096", "disk": "10G", "example.com/gpu": "1", "x": "1e3", "y": "500m", "z": ".5"}
 	whole.PublishPorts, whole.WaitForPort, whole.RequireCommandChannel = []int{80, 443}, 80, true
 	whole.NetworkPolicy, whole.PermissionLevel = &sandbox.NetworkPolicy{AllowedHosts: []string{"*.example.com"}}, sandbox.PermissionAdvanced
 	whole.CredentialProxy, whole.Vault, whole.DeathCallbackURL = true, goodPlan(), "https://astrabox.example.com/x?y"
