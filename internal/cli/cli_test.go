@@ -181,6 +181,8 @@ func TestExitCodes(t *testing.T) {
 		{"files ls " + none, 4, ""},
 		{"files get " + id + " nothing -", 4, "nothing"},
 		{"files ls " + id + " nothing", 4, ""},
+		{"files archive " + id + " nothing -", 4, "nothing"},
+		{"files archive " + id + " --format rar -", 1, "format"},
 		{"files ls " + id + " /etc", 1, "PATH_ESCAPES"},
 		{"files ls " + id + " --depth 99", 1, "depth"},
 		{"files put " + id + " /nonexistent", 1, "no such file"},
@@ -280,6 +282,12 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got := r.run("files", "ls", id); !strings.Contains(got.stdout, "local.txt") || !strings.Contains(got.stdout, "agent:agent") {
+		t.Errorf("%+v", got)
+	}
+	if got := r.run("files", "archive", id, ".", "-", "--format", "tar"); got.code != 0 || len(got.stdout)%512 != 0 || !strings.Contains(got.stdout, "content") {
+		t.Errorf("%+v", got)
+	}
+	if got := r.run("files", "archive", id, "", filepath.Join(t.TempDir(), "all.zip"), "--format", "zip"); got.code != 0 || !strings.Contains(got.stderr, "all.zip") {
 		t.Errorf("%+v", got)
 	}
 	if got := r.run("files", "get", id, "local.txt", "-"); got.stdout != "content" {

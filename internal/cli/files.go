@@ -26,7 +26,7 @@ func inWorkspace(p string) string {
 }
 
 func (c *command) filesCommand() *cobra.Command {
-	return group("files", "Files of a conversation's workspace", c.filesList(), c.filesGet(), c.filesPut())
+	return group("files", "Files of a conversation's workspace", c.filesList(), c.filesGet(), c.filesArchive(), c.filesPut())
 }
 
 func (c *command) filesList() *cobra.Command {
@@ -103,6 +103,56 @@ it is replaced only when all of the new content has arrived.`,
 			return err
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "replace a file that is there")
+	return cmd
+}
+
+func (c *command) filesArchive() *cobra.Command {
+	var force bool
+	var format string
+	cmd := &cobra.Command{
+		Use: "archive CONVERSATION [PATH] [FILE]", Short: "Download a folder as one file (FILE \"-\": print it)", Args: nArgs(1, 3),
+		Long: `Download a folder of the workspace, by default all of it, as a tar or zip into
+FILE, by default named after the folder. FILE "-" prints it, so that
+"astrabox files archive CONVERSATION src - --format tar | tar -x" unpacks it
+here. A file that is there is kept unless --force is given; it is replaced only
+when all of the archive has arrived.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := c.client()
+			if err != nil {
+				return err
+			}
+			from := workspace
+			if len(args) > 1 {
+				from = inWorkspace(args[1])
+			}
+			to := path.Base(from) + "." + format
+			if len(args) > 2 {
+				to = args[2]
+			}
+			if info, err := os.Stat(to); err == nil && info.IsDir() && to != "-" {
+				to = filepath.Join(to, path.Base(from)+"."+format)
+			}
+			if _, err := os.Lstat(to); err == nil && !force && to != "-" {
+				return fmt.Errorf("%s exists; give another name, or --force to replace it", to)
+			}
+			archive, err := api.Archive(cmd.Context(), args[0], from, format)
+			if err != nil {
+				return err
+			}
+			defer archive.Close()
+			if to == "-" {
+				_, err = io.Copy(c.Stdout, archive)
+				return err
+			}
+			n, err := store(to, archive)
+			if err == nil {
+				err = c.done(map[string]any{"path": from, "file": to, "size": n}, "%s: %d bytes to %s", from, n, to)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "tar.gz", "tar, tar.gz or zip")
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "replace a file that is there")
 	return cmd
 }

@@ -28,6 +28,17 @@ func (s *Service) Workspace(ctx context.Context, id string) (files sandbox.Files
 	return usedFiles{h.Files().Beneath(Workspace), func() func() { return s.use(id) }}, env.Account, nil
 }
 
+// usedFiles has all that a Files may have beside its methods: without one of
+// them the base operations would do its work, slowly.
+var _ interface {
+	sandbox.Mover
+	sandbox.Archiver
+	sandbox.Extractor
+	sandbox.Uploader
+	sandbox.ContentSearcher
+	sandbox.Watcher
+} = usedFiles{}
+
 // usedFiles notes the use of the files under it.
 type usedFiles struct {
 	files sandbox.Files
@@ -104,6 +115,48 @@ func (u usedFiles) Rename(ctx context.Context, from, to string) error {
 func (u usedFiles) Move(ctx context.Context, from, to string) error {
 	defer u.use()()
 	return sandbox.Move(ctx, u.files, from, to)
+}
+
+// Archive implements sandbox.Archiver.
+func (u usedFiles) Archive(ctx context.Context, dir string, format sandbox.ArchiveFormat) (io.ReadCloser, error) {
+	done := u.use()
+	r, err := sandbox.Archive(ctx, u.files, dir, format)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return &usedReader{r, done}, nil
+}
+
+// Extract implements sandbox.Extractor.
+func (u usedFiles) Extract(ctx context.Context, dir string, r io.Reader, o sandbox.ExtractOptions) (sandbox.Extracted, error) {
+	defer u.use()()
+	return sandbox.Extract(ctx, u.files, dir, r, o)
+}
+
+// Upload implements sandbox.Uploader.
+func (u usedFiles) Upload(ctx context.Context, path string, content io.ReaderAt, size int64, o sandbox.WriteOptions) error {
+	defer u.use()()
+	return sandbox.Upload(ctx, u.files, path, content, size, o)
+}
+
+// SearchContent implements sandbox.ContentSearcher.
+func (u usedFiles) SearchContent(ctx context.Context, root string, q sandbox.ContentQuery) (iter.Seq2[sandbox.ContentMatch, error], error) {
+	defer u.use()()
+	seq, err := sandbox.SearchContent(ctx, u.files, root, q)
+	if seq == nil {
+		return nil, err
+	}
+	return func(yield func(sandbox.ContentMatch, error) bool) {
+		defer u.use()()
+		seq(yield)
+	}, err
+}
+
+// Watch implements sandbox.Watcher. To watch is no use: a folder that is looked
+// at and left alone doesn't keep its sandbox from being paused.
+func (u usedFiles) Watch(ctx context.Context, dir string, o sandbox.WatchOptions) (iter.Seq2[sandbox.Change, error], error) {
+	return sandbox.Watch(ctx, u.files, dir, o)
 }
 
 func (u usedFiles) Remove(ctx context.Context, paths ...string) error {

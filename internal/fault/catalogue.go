@@ -65,6 +65,7 @@ const (
 	FileExists       Code = "FILE_EXISTS"
 	FileChanged      Code = "FILE_CHANGED"
 	FileRejected     Code = "FILE_REJECTED"
+	FileLimit        Code = "FILE_LIMIT"
 	FileFailed       Code = "FILE_ERROR"
 	PathInvalid      Code = "PATH_INVALID"
 	PathEscapes      Code = "PATH_ESCAPES"
@@ -148,6 +149,7 @@ var catalogue = []Entry{
 	{FileExists, http.StatusConflict, false, "A file of that name exists."},
 	{FileChanged, http.StatusPreconditionFailed, false, "The file was changed meanwhile."},
 	{FileRejected, http.StatusBadRequest, false, "The sandbox refused the file operation."},
+	{FileLimit, http.StatusRequestEntityTooLarge, false, "There are more or larger files than the operation takes."},
 	{FileFailed, http.StatusBadGateway, false, "The sandbox could not do the file operation."},
 	{PathInvalid, http.StatusBadRequest, false, "The path is not valid."},
 	{PathEscapes, http.StatusForbidden, false, "The path leads out of the workspace."},

@@ -82,6 +82,7 @@ func TestFrom(t *testing.T) {
 		{"file changed", path(sandbox.ErrChanged), FileChanged, 412, false},
 		{"file exists", rejected(fs.ErrExist), FileExists, 409, false},
 		{"not empty is not exists", rejected(syscall.ENOTEMPTY), NotEmpty, 409, false},
+		{"limit", path(fmt.Errorf("%w: too many", sandbox.ErrLimit)), FileLimit, 413, false},
 		{"disk full", rejected(syscall.ENOSPC), NoSpace, 507, false},
 		{"escapes", rejected(syscall.EPERM), PathEscapes, 403, false},
 		{"not permitted", rejected(syscall.EACCES), PermissionDenied, 403, false},

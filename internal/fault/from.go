@@ -117,6 +117,7 @@ var pathCodes = []struct {
 	{context.DeadlineExceeded, Timeout},
 	{sandbox.ErrPathNotFound, FileNotFound},
 	{sandbox.ErrChanged, FileChanged},
+	{sandbox.ErrLimit, FileLimit},
 	{syscall.ENOTEMPTY, NotEmpty},
 	{fs.ErrExist, FileExists},
 	{syscall.ENOSPC, NoSpace},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
 	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/sandbox"
 )
 
 // docFiles are a page that reads /openapi.json and lets one try the routes. It
@@ -76,6 +77,13 @@ func (s *Server) documentStreams() {
 	add("GET", oneConversation+"/files/content", "read-file", "files", "Download a file", "Of any size. Takes Range, If-Range, If-Match and If-None-Match; the ETag is the file's version.",
 		[]*huma.Param{convID, pathParam, param("Range", "header", "One range of bytes.", false, str)},
 		nil, map[int]*huma.Response{200: {Description: "The content", Content: binary}, 206: {Description: "A range of it", Content: binary}, 304: {Description: "Not modified"}})
+	add("GET", oneConversation+"/files/archive", "archive-folder", "files", "Download a folder as one file",
+		"It is made while it is sent: links stay links, sockets and devices are left out, and so is what vanishes meanwhile. A connection that closes early means that it isn't whole. A zip takes 50,000 files.",
+		[]*huma.Param{convID, param("path", "query", "Absolute path below /workspace; default /workspace.", false, str),
+			param("format", "query", "Default zip.", false, &huma.Schema{Type: huma.TypeString, Enum: []any{string(sandbox.ArchiveZip), string(sandbox.ArchiveTar), string(sandbox.ArchiveTarGzip)}})},
+		nil, map[int]*huma.Response{200: {Description: "The archive", Content: map[string]*huma.MediaType{
+			"application/zip": binary["application/octet-stream"], "application/x-tar": binary["application/octet-stream"], "application/gzip": binary["application/octet-stream"],
+		}}})
 	add("PUT", oneConversation+"/files/content", "write-file", "files", "Write a file", "In one step: a broken upload changes nothing. A new file gets mode 0640 and belongs to the conversation's account; one that is there keeps its mode.",
 		[]*huma.Param{convID, pathParam, param("If-Match", "header", "Only over this version, in quotes; else 412.", false, str), param("If-None-Match", "header", "With *: only if there is no such file.", false, str)},
 		&huma.RequestBody{Required: true, Content: binary}, map[int]*huma.Response{200: {Description: "Written", Content: entry}, 201: {Description: "Made", Content: entry}})

@@ -52,6 +52,7 @@ func (s *Server) routes() error {
 	s.mux.HandleFunc("GET "+oneConversation+"/events/stream", s.streamEvents)
 	s.mux.HandleFunc("GET "+oneConversation+"/files", s.listFiles)
 	s.mux.HandleFunc("GET "+oneConversation+"/files/content", s.getContent)
+	s.mux.HandleFunc("GET "+oneConversation+"/files/archive", s.getArchive)
 	s.mux.HandleFunc("PUT "+oneConversation+"/files/content", s.putContent)
 	s.mux.HandleFunc("GET "+oneConversation+"/terminals/{tid}/attach", s.attachTerminal)
 	s.documentStreams()

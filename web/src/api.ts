@@ -211,6 +211,7 @@ export const api = {
     const r = await json<{ path: string; entries: FileEntry[] | null }>("GET", `${conv(id)}/files${query({ path, depth: 1 })}`, undefined, { signal });
     return r.entries ?? [];
   },
+  archiveURL: (id: string, path: string) => `${root}${conv(id)}/files/archive${query({ path, format: "zip" })}`,
   contentURL: (id: string, path: string) => `${root}${conv(id)}/files/content${query({ path })}`,
   /** Reads a file. One with more than `most` bytes isn't transferred: its size comes back instead. */
   content: async (id: string, path: string, most: number, signal?: AbortSignal): Promise<Content> => {

@@ -212,6 +212,7 @@ export const t = {
     refresh: "Refresh",
     rename: "Rename",
     download: "Download",
+    downloadZip: "Download as zip",
     remove: "Delete",
     openFile: "Open",
     actions: (name: string) => `Actions for ${name}`,

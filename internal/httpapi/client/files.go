@@ -28,6 +28,16 @@ func (c *Client) Download(ctx context.Context, id, path string) (content io.Read
 	return &download{c, ctx, resp.Body}, resp.ContentLength, nil
 }
 
+// Archive gives a folder as one file in format zip, tar or tar.gz. The caller
+// closes it. Reading ends with an *Unreachable when it breaks off.
+func (c *Client) Archive(ctx context.Context, id, path, format string) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: one(id) + "/files/archive", query: url.Values{"path": {path}, "format": {format}}}) //nolint:bodyclose // download closes it
+	if err != nil {
+		return nil, err
+	}
+	return &download{c, ctx, resp.Body}, nil
+}
+
 // download turns an error of the connection into Unreachable. It keeps the
 // context of the call that it belongs to, and lives no longer.
 type download struct {

@@ -83,6 +83,13 @@ describe("Tree", () => {
     expect(actions.open).toHaveBeenCalledWith(expect.objectContaining({ name: "b9.txt" }));
   });
 
+  it("offers a folder as a zip", () => {
+    const { actions } = show();
+    fireEvent.keyDown(screen.getByRole("button", { name: "Actions for src" }), { key: "Enter" });
+    fireEvent.click(screen.getByRole("menuitem", { name: "Download as zip" }));
+    expect(actions.download).toHaveBeenCalledWith(expect.objectContaining({ name: "src", type: "directory" }));
+  });
+
   it("F2 renames, a bad name is refused, Escape gives up", () => {
     const { actions } = show(new Set(), "/workspace/b9.txt");
     fireEvent.keyDown(item("b9.txt"), { key: "F2" });

@@ -107,7 +107,7 @@ function Files({ id, settled, visible, file, onFile }: Props) {
       onFile(e.path);
     },
     toggle,
-    download: (e) => download(api.contentURL(id, e.path), e.name),
+    download: (e) => (e.type === "directory" ? download(api.archiveURL(id, e.path), `${e.name}.zip`) : download(api.contentURL(id, e.path), e.name)),
     remove: setRemoving,
     rename: (e, name) => void attempt(async () => {
       const to = join(dirname(e.path), name);

@@ -136,7 +136,9 @@ function Item({ row: { entry: e, level, open }, current, first, drop, onFocus, o
           <IconButton label={t.files.actions(e.name)} tip={t.more} tabIndex={first ? 0 : -1} size="small" onClick={() => (taken.current = false)}><Ellipsis /></IconButton>
         }>
           {!dir && <MenuItem icon={<File />} hint="Enter" onSelect={() => actions.open(e)}>{t.files.openFile}</MenuItem>}
-          {e.type === "file" && <MenuItem icon={<Download />} onSelect={() => actions.download(e)}>{t.files.download}</MenuItem>}
+          {(dir || e.type === "file") && (
+            <MenuItem icon={<Download />} onSelect={() => actions.download(e)}>{dir ? t.files.downloadZip : t.files.download}</MenuItem>
+          )}
           <MenuItem icon={<Pencil />} hint="F2" onSelect={() => {
             taken.current = true;
             onRename();
