@@ -204,11 +204,21 @@ func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*htt
 		}
 		return nil, unreachable(ctx, err)
 	}
-	if resp.StatusCode < 300 {
+	if resp.StatusCode < 300 && c.fromDaemon(resp) {
 		return resp, nil
 	}
 	defer resp.Body.Close()
 	return nil, c.refused(resp)
+}
+
+// fromDaemon reports whether an answer can be the daemon's. AstraBox's own names
+// itself in each; what is at the address of a sandbox that has gone doesn't, and
+// its "200 OK" says nothing about what was asked.
+func (c *Conn) fromDaemon(resp *http.Response) bool {
+	c.mu.Lock()
+	ours := c.features != nil
+	c.mu.Unlock()
+	return !ours || resp.Header.Get(wire.HeaderServer) != ""
 }
 
 // bytesBody is a request body that can be sent again.
