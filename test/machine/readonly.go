@@ -14,8 +14,8 @@ import (
 
 // ReadOnly runs the calling test program on in a mount namespace of its own, in
 // which every mount is read-only: what is left are a directory for temporary
-// files that only such tests use, those that go test itself wants files in, /proc
-// and the terminals. It is called first in TestMain, and returns in the
+// files that only such tests use, those that go test and go build want files in,
+// /proc and the terminals. It is called first in TestMain, and returns in the
 // namespace; where that can't be had (it takes root and Linux 5.12) it says so
 // and returns all the same, so tests that must not run otherwise call
 // [NeedReadOnly].
@@ -64,9 +64,15 @@ func ownTemp() (string, error) {
 	return dir, nil
 }
 
-// goTests gives the directories that go test wants files in.
+// goTests gives the directories that go test, and the builds that tests make,
+// want files in.
 func goTests(args []string) []string {
 	var dirs []string
+	if cache := os.Getenv("GOCACHE"); filepath.IsAbs(cache) {
+		dirs = append(dirs, cache)
+	} else if caches, err := os.UserCacheDir(); err == nil {
+		dirs = append(dirs, filepath.Join(caches, "go-build"))
+	}
 	for _, arg := range args {
 		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		switch name {
