@@ -68,6 +68,10 @@ func fail(err error) {
 	os.Exit(2)
 }
 
+// unfinished is where names of unfinished files are noted, for the next daemon
+// of the sandbox.
+const unfinished = "/run/astrabox-execd/unfinished"
+
 func options(args []string) (execd.Options, error) {
 	f := flag.NewFlagSet("execd", flag.ContinueOnError)
 	listen := f.String("listen", "", "`host:port` to listen on (default every address, port "+strconv.Itoa(wire.Port)+")")
@@ -100,7 +104,7 @@ func options(args []string) (execd.Options, error) {
 	o := execd.Options{
 		EnvFile: os.Getenv("EXECD_ENVS"), Operations: *operations,
 		Listen: *listen, Token: *token, Version: version.Version, Entrypoint: f.Args(), Grace: *grace,
-		Files: files.New(files.Config{}), Reserve: *reserve,
+		Files: files.New(files.Config{Notes: files.OpenNotes(unfinished)}), Reserve: *reserve,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if *jupyter != "" || os.Getenv("JUPYTER_HOST") != "" {

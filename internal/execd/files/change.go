@@ -94,12 +94,15 @@ func (s *service) mkdirAt(dir int, base string, a attr) error {
 // made before it gets its owner and name. done removes it.
 func (s *service) stage(dir int) (fd int, done func(), err error) {
 	name := s.hide()
+	noted := s.notes.add(dir, name)
 	release := func() {
 		unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) //nolint:errcheck // nothing more can be done
 		s.hidden.Delete(name)
+		noted()
 	}
 	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
 		s.hidden.Delete(name)
+		noted()
 		return -1, nil, err
 	}
 	fd, err = openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW)

@@ -13,6 +13,8 @@
 // (O_TMPFILE), given its bits and owner on the descriptor, synced, linked under
 // a hidden name beside the target and renamed over it. Readers see the old
 // file or the new one, and a failure leaves the old one and nothing else.
+// A daemon that is killed while something has a hidden name leaves it; the next
+// one removes it ([Notes]).
 // Extended attributes and ACLs of the replaced file are not carried over, and
 // its other hard links keep the old content.
 //

@@ -304,6 +304,7 @@ func (x *extractor) link(from, base string) error {
 	}
 	hidden := x.s.hide()
 	defer x.s.hidden.Delete(hidden)
+	defer x.s.notes.add(x.dir, hidden)()
 	if err := unix.Linkat(unix.AT_FDCWD, fdPath(fd), x.dir, hidden, unix.AT_SYMLINK_FOLLOW); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 // The paths of these tests are hostile, and they may run as root.
 func TestMain(m *testing.M) {
 	machine.ReadOnly()
+	serveIfAsked()
 	goleak.VerifyTestMain(m)
 }
 

@@ -25,6 +25,9 @@ const maxBody = 4 << 20
 // sandbox.
 type Config struct {
 	Accounts *account.DB // nil: those of /etc/passwd and /etc/group
+	// Notes, which all services of a daemon share, let its successor remove what
+	// has an unfinished name when it is killed. nil: none.
+	Notes *Notes
 	// Root, where it isn't nil, is an open directory, with its absolute path as
 	// its name, that the older interface is confined to; its relative paths
 	// begin there. (A request of files.v1 says itself what it is confined to.)
@@ -41,6 +44,7 @@ type service struct {
 	uid, gid   uint32   // of what nobody is named the owner of
 	accounts   *account.DB
 	publishing publishing
+	notes      *Notes
 	hidden     sync.Map // names of unfinished files, which listings leave out
 	sessions   sessions
 	watchers   atomic.Int64
@@ -57,7 +61,7 @@ func New(c Config) http.Handler {
 	if c.Accounts == nil {
 		c.Accounts = account.System
 	}
-	s := &service{all: anywhere, uid: c.UID, gid: c.GID, root: c.Root, accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}}
+	s := &service{all: anywhere, uid: c.UID, gid: c.GID, root: c.Root, accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}, notes: c.Notes}
 	if c.Root != nil {
 		s.all = &scope{fd: int(c.Root.Fd()), root: strings.TrimRight(c.Root.Name(), "/"), held: true}
 	}

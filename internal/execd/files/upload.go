@@ -46,6 +46,7 @@ type upload struct {
 	f      *os.File
 	lock   *sync.Mutex
 	hidden string // name beside the target, while it has one
+	done   func() // ends the note of it
 }
 
 // begin opens an upload to path and refuses at once what commit would refuse.
@@ -95,15 +96,27 @@ func (u *upload) create() error {
 }
 
 func (u *upload) createHidden() error {
-	name := u.s.hide()
-	fd, err := unix.Openat(u.at.dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	u.name()
+	fd, err := unix.Openat(u.at.dir, u.hidden, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		u.s.hidden.Delete(name)
+		u.unname()
 		return err
 	}
-	u.hidden = name
 	u.f = os.NewFile(uintptr(fd), "upload")
 	return nil
+}
+
+// name says which name the file gets beside the target; unname, that it has
+// none any more.
+func (u *upload) name() {
+	u.hidden = u.s.hide()
+	u.done = u.s.notes.add(u.at.dir, u.hidden)
+}
+
+func (u *upload) unname() {
+	u.s.hidden.Delete(u.hidden)
+	u.hidden = ""
+	u.done()
 }
 
 // hide invents a name beside a target; listings leave it out while it is in use.
@@ -118,8 +131,7 @@ func (s *service) hide() string {
 func (u *upload) abort() {
 	if u.hidden != "" {
 		unix.Unlinkat(u.at.dir, u.hidden, 0) //nolint:errcheck // nothing more can be done
-		u.s.hidden.Delete(u.hidden)
-		u.hidden = ""
+		u.unname()
 	}
 	if u.f != nil {
 		u.f.Close() //nolint:errcheck // synced, or given up
@@ -224,9 +236,8 @@ func (u *upload) publish(fd int, exists bool) error {
 				return err
 			}
 		}
-		name := u.s.hide()
-		u.hidden = name // abort removes it
-		if err := unix.Linkat(unix.AT_FDCWD, fdPath(fd), dir, name, unix.AT_SYMLINK_FOLLOW); err != nil {
+		u.name() // abort removes it
+		if err := unix.Linkat(unix.AT_FDCWD, fdPath(fd), dir, u.hidden, unix.AT_SYMLINK_FOLLOW); err != nil {
 			return err
 		}
 	}
@@ -241,8 +252,7 @@ func (u *upload) publish(fd int, exists bool) error {
 		err = unix.Renameat(dir, u.hidden, dir, base)
 	}
 	if err == nil {
-		u.s.hidden.Delete(u.hidden)
-		u.hidden = ""
+		u.unname()
 	}
 	return err
 }
