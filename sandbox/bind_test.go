@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform"
 )
 
 func driverOf(c sandbox.Capabilities) sandbox.Driver {
@@ -398,5 +399,37 @@ func TestResolve(t *testing.T) {
 	}
 	if b := sandbox.Resolve(nil, everything()); b.Pauser != nil || b.Provider != nil {
 		t.Errorf("%+v", b)
+	}
+}
+
+func TestParseMask(t *testing.T) {
+	got, err := sandbox.ParseMask(" pause, ,CORRELATEDCREATE,Metrics")
+	if diff := cmp.Diff([]string{"Pause", "CorrelatedCreate", "Metrics"}, got); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	for _, list := range []string{"Fly", "Pause,Closer", "Validator"} {
+		if got, err := sandbox.ParseMask(list); got != nil || sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "ProcessSessions") {
+			t.Errorf("%q: %v %v", list, got, err)
+		}
+	}
+	if got, err := sandbox.ParseMask(" , "); got != nil || err != nil {
+		t.Errorf("blank: %v %v", got, err)
+	}
+}
+
+// Every row of the rules has its clauses in the conformance suites, and every
+// clause belongs to a row or to everybody.
+func TestRulesHaveClauses(t *testing.T) {
+	seen := map[string]int{}
+	for _, c := range conform.Clauses() {
+		if _, ok := sandbox.RuleOf(c.Capability); c.Capability != "" && !ok {
+			t.Errorf("the clause %s belongs to the flag %s, which there isn't", c.ID, c.Capability)
+		}
+		seen[c.Capability]++
+	}
+	for _, r := range sandbox.Rules() {
+		if seen[r.Flag] == 0 {
+			t.Errorf("%s has no clause", r.Flag)
+		}
 	}
 }

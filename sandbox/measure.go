@@ -74,11 +74,8 @@ func readNumber(ctx context.Context, c Commands, file string) (n int64, ok bool,
 	if r.ExitCode != 0 {
 		return 0, false, nil
 	}
-	n, err = strconv.ParseInt(strings.TrimSpace(string(r.Stdout)), 10, 64)
-	if err != nil || n < 0 || n >= unlimited {
-		return 0, false, nil
-	}
-	return n, true, nil
+	n, notNumber := strconv.ParseInt(strings.TrimSpace(string(r.Stdout)), 10, 64)
+	return n, notNumber == nil && n >= 0 && n < unlimited, nil
 }
 
 // ListeningPorts reads through Commands on which TCP ports of a sandbox

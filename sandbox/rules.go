@@ -5,6 +5,7 @@ import (
 	"io"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Rule ties a capability flag to what a provider that declares it must
@@ -215,6 +216,22 @@ func Maskable() []string {
 		}
 	}
 	return names
+}
+
+// ParseMask reads names of [Maskable] that commas separate, in any case; blank
+// ones are left out. An unknown one is refused, with what there is.
+func ParseMask(list string) (names []string, err error) {
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		i := slices.IndexFunc(Maskable(), func(m string) bool { return strings.EqualFold(m, name) })
+		if i < 0 {
+			return nil, Errorf(CodeInvalid, "%q is nothing that can be disabled; there are: %s", shorten(name, 80), strings.Join(Maskable(), ", "))
+		}
+		names = append(names, Maskable()[i])
+	}
+	return names, nil
 }
 
 // wrong names what the capabilities contradict in themselves.

@@ -14,12 +14,23 @@ import (
 
 // The settings that choose backends.
 const (
-	settingBackends = "ASTRABOX_SANDBOX_BACKENDS" // names, comma separated
-	settingBackend  = "ASTRABOX_SANDBOX_BACKEND"  // the one for Environments that name none
-	settingDisable  = "ASTRABOX_SANDBOX_DISABLE"  // capabilities taken as not there, comma separated
-	// settingVolume asks for workspaces on storage that outlives sandboxes.
-	settingVolume = "ASTRABOX_SANDBOX_WORKSPACE_VOLUME"
+	settingBackends = "ASTRABOX_SANDBOX_BACKENDS"
+	settingBackend  = "ASTRABOX_SANDBOX_BACKEND"
+	settingDisable  = "ASTRABOX_SANDBOX_DISABLE"
+	settingVolume   = "ASTRABOX_SANDBOX_WORKSPACE_VOLUME"
+)
 
+// BackendSettings describes the settings that choose backends, for the docs.
+func BackendSettings() []sandbox.Setting {
+	return []sandbox.Setting{
+		{Name: settingBackends, Doc: "names of the enabled providers, comma separated; blank: " + defaultBackend},
+		{Name: settingBackend, Doc: "the provider for Environments that name none; needed when several are enabled"},
+		{Name: settingDisable, Doc: "capabilities, and optional operations, that are taken as not there, comma separated: " + strings.Join(sandbox.Maskable(), ", ")},
+		{Name: settingVolume, Doc: "storage for workspaces that outlives sandboxes; every enabled provider must have a route to it"},
+	}
+}
+
+const (
 	defaultBackend = "open_sandbox"
 )
 
@@ -66,8 +77,8 @@ func choose(installed []sandbox.Driver, getenv func(string) string, log *slog.Lo
 	if err := b.chooseDefault(word(getenv(settingBackend))); err != nil {
 		return backends{}, err
 	}
-	if err := b.disable(words(getenv(settingDisable))); err != nil {
-		return backends{}, err
+	if b.mask, err = sandbox.ParseMask(getenv(settingDisable)); err != nil {
+		return backends{}, invalid("%s: %s.", settingDisable, publicText(err))
 	}
 	b.warn(getenv, log)
 	return b, nil
@@ -103,17 +114,6 @@ func (b *backends) chooseDefault(name string) error {
 		return invalid("%s names %q, which is not enabled. Enabled: %s.", settingBackend, name, b.names())
 	}
 	b.standard = name
-	return nil
-}
-
-func (b *backends) disable(names []string) error {
-	for _, name := range names {
-		i := slices.IndexFunc(sandbox.Maskable(), func(m string) bool { return strings.EqualFold(m, name) })
-		if i < 0 {
-			return invalid("%s names %q, which is nothing that can be disabled. There are: %s.", settingDisable, name, strings.Join(sandbox.Maskable(), ", "))
-		}
-		b.mask = append(b.mask, sandbox.Maskable()[i])
-	}
 	return nil
 }
 

@@ -38,10 +38,10 @@ func TestChoose(t *testing.T) {
 		{name: "mask", env: map[string]string{settingDisable: "pause, CorrelatedCreate"}, enabled: "open_sandbox", standard: "open_sandbox", mask: []string{"Pause", "CorrelatedCreate"}},
 		{name: "default not installed", env: map[string]string{settingBackend: "k8s"}, wrong: []string{`"k8s"`, "Enabled: open_sandbox"}},
 		{name: "mask of an operation without a flag", env: map[string]string{settingDisable: "Metrics"}, enabled: "open_sandbox", standard: "open_sandbox", mask: []string{"Metrics"}},
-		{name: "what can't be masked", env: map[string]string{settingDisable: "Closer"}, wrong: []string{`"closer"`}},
+		{name: "what can't be masked", env: map[string]string{settingDisable: "Closer"}, wrong: []string{`"Closer"`}},
 		{name: "a blank setting", env: map[string]string{"E2B_KEY": " "}, enabled: "open_sandbox", standard: "open_sandbox"},
 		{name: "a setting that an enabled provider reads too", env: map[string]string{"SHARED": "x"}, enabled: "open_sandbox", standard: "open_sandbox"},
-		{name: "mask of nothing", env: map[string]string{settingDisable: "Fly"}, wrong: []string{`"fly"`, "ProcessSessions"}},
+		{name: "mask of nothing", env: map[string]string{settingDisable: "Fly"}, wrong: []string{`"Fly"`, "ProcessSessions"}},
 		{name: "a setting without effect", env: map[string]string{"E2B_KEY": "hunter2"}, enabled: "open_sandbox", standard: "open_sandbox", warns: "E2B_KEY"},
 	}
 	for _, tt := range tests {

@@ -61,8 +61,8 @@ Exit code 1: a promise is broken.`,
 			if o.Driver, err = verify.Find(args[0]); err != nil {
 				return usageError{err}
 			}
-			if o.Disable, err = flagNames(c.Getenv("ASTRABOX_SANDBOX_DISABLE")); err != nil {
-				return err
+			if o.Disable, err = sandbox.ParseMask(c.Getenv("ASTRABOX_SANDBOX_DISABLE")); err != nil {
+				return usage("ASTRABOX_SANDBOX_DISABLE: %v", err)
 			}
 			if o.Conform.Deviations, err = deviationList(deviations); err != nil {
 				return err
@@ -137,25 +137,6 @@ func writeFile(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return errors.Join(write(f), f.Close())
-}
-
-// flagNames reads a comma separated list of capabilities.
-func flagNames(list string) (names []string, err error) {
-	var known []string
-	for _, r := range sandbox.Rules() {
-		known = append(known, r.Flag)
-	}
-	for name := range strings.SplitSeq(list, ",") {
-		if name = strings.TrimSpace(name); name == "" {
-			continue
-		}
-		i := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, name) })
-		if i < 0 {
-			return nil, usage("ASTRABOX_SANDBOX_DISABLE names %q, which is no capability; there are: %s", name, strings.Join(known, ", "))
-		}
-		names = append(names, known[i])
-	}
-	return names, nil
 }
 
 func deviationList(args []string) (map[string]string, error) {

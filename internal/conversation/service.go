@@ -121,9 +121,9 @@ func New(ctx context.Context, c Config) (*Service, error) {
 }
 
 // seed makes the default Environment and Agent. The Environment is AstraBox's
-// own and not one that a person saves, so sandbox.CheckEnvironment isn't asked:
-// on a backend without network rules, such as the bundled service today, its
-// sandboxes have no network at all.
+// own and not one that a person saves, so sandbox.CheckEnvironment isn't asked.
+// On a backend without network rules its sandboxes have the network that the
+// backend gives them; the bundled service gives none.
 func (s *Service) seed(ctx context.Context) error {
 	idle := model.IdlePause
 	if !s.fleet.Caps(s.cfg.DefaultBackend).Pause {

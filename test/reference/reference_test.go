@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/astrabox/astrabox/internal/app"
 	"github.com/astrabox/astrabox/internal/cli"
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/httpapi"
@@ -104,17 +105,33 @@ func capabilities(t *testing.T) []byte {
 		}
 		b.WriteByte('\n')
 	}
+	b.WriteString("\n## What is refused without them\n\n`ASTRABOX_SANDBOX_DISABLE` takes a capability as not declared. Configuration that needs a missing one is refused when it is saved (`sandbox.CheckEnvironment`). The Environment `local` is AstraBox's own and saved by nobody: on a backend without network rules its sandboxes have the network that the backend gives them, and the bundled service gives none.\n\n| flag | without it | code |\n| --- | --- | --- |\n")
+	for _, r := range sandbox.Rules() {
+		fmt.Fprintf(&b, "| %s | %s | `%s` |\n", r.Flag, r.Without, r.Code)
+	}
+	b.WriteString("\n## Operations without a flag\n\nMade from `sandbox.Optionals`. A provider has them or not.\n\n| name | what it gives | the provider implements | can be disabled |\n| --- | --- | --- | --- |\n")
+	for _, o := range sandbox.Optionals() {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", o.Field, o.Doc, o.Needs, yes(!o.Fixed))
+	}
+	b.WriteString("\n## Permission levels\n\n| provider | levels |\n| --- | --- |\n")
+	for _, d := range all {
+		fmt.Fprintf(&b, "| %s | %v |\n", d.Name, d.Declares.Levels())
+	}
 	return b.Bytes()
 }
 
 func settings(t *testing.T) []byte {
 	var b bytes.Buffer
-	b.WriteString("# Settings of providers\n\nMade from the drivers. `astrabox serve --help` has the server's own.\n")
-	for _, d := range drivers(t) {
-		fmt.Fprintf(&b, "\n## %s\n\n| variable | secret | |\n| --- | --- | --- |\n", d.Name)
-		for _, s := range d.Settings {
+	b.WriteString("# Settings of backends\n\nMade from the code. `astrabox serve --help` has the server's own.\n")
+	table := func(title string, list []sandbox.Setting) {
+		fmt.Fprintf(&b, "\n## %s\n\n| variable | secret | |\n| --- | --- | --- |\n", title)
+		for _, s := range list {
 			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, yes(s.Secret), s.Doc)
 		}
+	}
+	table("Which backends", app.BackendSettings())
+	for _, d := range drivers(t) {
+		table("The provider "+d.Name, d.Settings)
 	}
 	return b.Bytes()
 }
