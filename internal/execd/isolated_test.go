@@ -310,12 +310,21 @@ func TestIsolatedSessionsComeAndGo(t *testing.T) {
 	}
 	count(0)
 	for what, f := range map[string]func() error{
-		"run":     func() error { _, err := p.RunInIsolatedSession(t.Context(), "s", ids[1], sandbox.Command{Line: "true"}); return err },
+		"run": func() error {
+			_, err := p.RunInIsolatedSession(t.Context(), "s", ids[1], sandbox.Command{Line: "true"})
+			return err
+		},
 		"connect": func() error { _, err := p.ConnectIsolatedSession(t.Context(), "s", ids[1]); return err },
 		"strange": func() error { _, err := p.ConnectIsolatedSession(t.Context(), "s", "../x"); return err },
 		"files":   func() error { _, err := again.Files().Stat(t.Context(), "/tmp/w/x"); return err },
-		"process": func() error { _, err := again.Processes().Start(t.Context(), sandbox.ProcessSpec{Key: "k"}); return err },
-		"attach":  func() error { _, err := again.Processes().Attach(t.Context(), "x", sandbox.AttachOptions{}); return err },
+		"process": func() error {
+			_, err := again.Processes().Start(t.Context(), sandbox.ProcessSpec{Key: "k"})
+			return err
+		},
+		"attach": func() error {
+			_, err := again.Processes().Attach(t.Context(), "x", sandbox.AttachOptions{})
+			return err
+		},
 	} {
 		if err := f(); !errors.Is(err, sandbox.ErrIsolatedSessionNotFound) {
 			t.Errorf("%s in a closed session: %v", what, err)

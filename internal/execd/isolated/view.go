@@ -59,13 +59,14 @@ func (v View) enter() error {
 		return fmt.Errorf("make the mounts private: %w", err)
 	}
 	// All sources are opened before anything is covered.
-	binds := slices.Clone(v.Binds)
-	if v.Workspace.Source != "" {
-		binds = append([]Bind{v.Workspace}, binds...)
-	}
+	var binds []Bind
 	if v.SharedTmp {
 		binds = append(binds, Bind{Source: "/tmp", Path: "/tmp"})
 	}
+	if v.Workspace.Source != "" {
+		binds = append(binds, v.Workspace)
+	}
+	binds = append(binds, v.Binds...)
 	trees := make([]int, len(binds))
 	for i, b := range binds {
 		fd, err := openSource(b.Source)
