@@ -31,7 +31,8 @@ const (
 	patience = 20 * time.Second
 	// runMain makes the test binary be the program: "main", or "pid1" when it
 	// is the first process of its PID namespace; "rude" leaves it every signal
-	// that can be ignored and blocked so; "noproc" has no /proc.
+	// that can be ignored and blocked so; "noproc" has no /proc
+	// and "nobash" no bash.
 	runMain = "EXECD_TEST_RUN"
 )
 
@@ -42,8 +43,8 @@ func TestMain(m *testing.M) {
 	case "rude":
 		fmt.Fprintln(os.Stderr, rude())
 		os.Exit(1)
-	case "noproc":
-		if err := noProc(); err != nil {
+	case "noproc", "nobash":
+		if err := map[string]func() error{"noproc": noProc, "nobash": noBash}[how](); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -114,6 +115,7 @@ type setup struct {
 	inherit bool     // leave an open descriptor behind
 	// noProc has no /proc, foreignProc that of another PID namespace.
 	noProc, foreignProc bool
+	noBash              bool
 	descriptors         uint64 // that it may have open; 0: as many as the test
 	socket              bool   // it inherits the socket that it listens on
 	dir                 string // it starts in
@@ -123,7 +125,7 @@ type setup struct {
 // start starts the program and waits until it says that it is ready.
 func start(t *testing.T, s setup) *daemon {
 	t.Helper()
-	if s.pid1 || s.noProc || s.foreignProc {
+	if s.pid1 || s.noProc || s.foreignProc || s.noBash {
 		machine.NeedRoot(t)
 	}
 	addr := freePort(t)
@@ -145,6 +147,9 @@ func start(t *testing.T, s setup) *daemon {
 	switch {
 	case s.noProc:
 		cmd.Env = append(os.Environ(), runMain+"=noproc")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	case s.noBash:
+		cmd.Env = append(os.Environ(), runMain+"=nobash")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	case s.foreignProc:
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}

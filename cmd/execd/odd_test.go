@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +29,19 @@ func noProc() error {
 	}
 	if err := unix.Unmount("/proc", unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount /proc: %w", err)
+	}
+	return nil
+}
+
+// noBash puts something that isn't a program in bash's place.
+func noBash() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount /: %w", err)
+	}
+	for _, path := range []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"} {
+		if err := unix.Mount("/dev/null", path, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("mount %s: %w", path, err)
+		}
 	}
 	return nil
 }
@@ -187,8 +201,7 @@ func TestEndTakesTheBackgroundAlong(t *testing.T) {
 		return fmt.Sprintf("env -i setsid sh -c 'trap : TERM HUP; echo $$ > %s/%s; while :; do sleep 1; done' >/dev/null 2>&1 &", dir, name)
 	}
 	d.run(leave("command"))
-	_, answer, _ := strings.Cut(d.post("/session", "{}"), `"session_id":"`)
-	id, _, _ := strings.Cut(answer, `"`)
+	id := d.session("{}")
 	body, err := json.Marshal(map[string]string{"command": leave("session")})
 	if err != nil {
 		t.Fatal(err)
@@ -217,4 +230,112 @@ func TestEndTakesTheBackgroundAlong(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+}
+
+// A sandbox without bash has everything in sh.
+func TestWithoutBash(t *testing.T) {
+	d := start(t, setup{noBash: true})
+	if got := d.out("echo $0 ${BASH_VERSION-none}"); got != "sh none" {
+		t.Errorf("a command runs in %q", got)
+	}
+	id := d.session("{}")
+	if got := d.post("/session/"+id+"/run", `{"command":"export A=1; cd /usr"}`); !strings.Contains(got, "execution_complete") {
+		t.Errorf("a session: %s", got)
+	}
+	if got := d.post("/session/"+id+"/run", `{"command":"echo $A $PWD ${BASH_VERSION-none}"}`); !strings.Contains(got, `"1 /usr none"`) {
+		t.Errorf("its next run: %s", got)
+	}
+	p := client.Processes(d.conn)
+	for _, line := range []string{"", "exec cat"} {
+		key := "k" + line
+		id, err := p.Start(ctx(t), sandbox.ProcessSpec{Key: key, Line: line, TTY: &sandbox.Size{Cols: 80, Rows: 24}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := p.Attach(ctx(t), id, sandbox.AttachOptions{})
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		defer a.Close()
+		if err := a.Send(ctx(t), []byte("echo $((40+2))\n")); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"": "42\r\n", "exec cat": "40+2"}[line]
+		var got strings.Builder
+		for !strings.Contains(got.String(), want) {
+			f, err := a.Recv(ctx(t))
+			if err != nil {
+				t.Fatalf("%q: %q, %v", line, got.String(), err)
+			}
+			got.Write(f.Data)
+		}
+	}
+	body := fmt.Sprintf(`{"command":"echo $#%s"}`, strings.Repeat(" ", 200<<10)) // too long for an argument
+	if got := d.post("/command", body); !strings.Contains(got, `"text":"0"`) {
+		t.Errorf("a long line: %s", got)
+	}
+}
+
+// session gives the id of a new shell session.
+func (d *daemon) session(body string) string {
+	d.t.Helper()
+	answer := d.post("/session", body)
+	_, rest, ok := strings.Cut(answer, `"session_id":"`)
+	id, _, _ := strings.Cut(rest, `"`)
+	if !ok {
+		d.t.Fatal(answer)
+	}
+	return id
+}
+
+// What can't be started leaves no descriptor behind, in no form.
+func TestFailedStartsLeaveNothing(t *testing.T) {
+	d := start(t, setup{})
+	big := strings.Repeat("x", 200<<10)
+	fail := func() {
+		for path, bodies := range map[string][]string{
+			"/command": {
+				`{"argv":["/no/such/program"]}`, `{"argv":["no-such-program"],"background":true}`, `{"command":"true","cwd":"/no/such"}`,
+				`{"command":"true","envs":{"A":"` + big + `"}}`, `{"command":"true","background":true,"envs":{"A":"` + big + `"}}`,
+				`{"argv":["/etc"]}`, `{"command":"true","uid":4294967295}`, `{"command":"a\u0000b"}`,
+			},
+			"/session": {`{"cwd":"/dev/null/x"}`},
+			"/pty":     {`{"cwd":"/dev/null/x"}`, `{"key":"k","cwd":"/no/such"}`},
+		} {
+			for _, body := range bodies {
+				if got := d.post(path, body); strings.Contains(got, "execution_complete") || strings.HasPrefix(got, "201") {
+					t.Fatalf("%s %.60s was started: %s", path, body, got)
+				}
+			}
+		}
+		p := client.Processes(d.conn)
+		id, err := p.Start(ctx(t), sandbox.ProcessSpec{Key: "big", Line: "true", Env: map[string]string{"A": big}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tty := range []string{"", "tty"} {
+			if a, err := p.Attach(ctx(t), id, sandbox.AttachOptions{}); err == nil {
+				a.Close()
+				t.Fatalf("%s: a process with an environment that is too large was started", tty)
+			}
+		}
+		if err := p.Delete(ctx(t), id); err != nil {
+			t.Fatal(err)
+		}
+		http.DefaultClient.CloseIdleConnections()
+		client.CloseIdleConnections()
+	}
+	count := func() int {
+		names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	fail()
+	before := count()
+	for range 5 {
+		fail()
+	}
+	d.until(func() bool { return count() <= before })
 }

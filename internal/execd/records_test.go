@@ -81,3 +81,19 @@ func TestOldLogsMakeRoom(t *testing.T) {
 		t.Error("the log of what was forgotten is still there")
 	}
 }
+
+// A log needs no directory for temporary files.
+func TestLogWithoutTemporaryDirectory(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()+"/deleted")
+	var logs budget
+	s, err := newSpool(&logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	s.write([]byte("kept"))
+	var got bytes.Buffer
+	if !s.page(&got, 0, func(int64, int64) {}) || got.String() != "kept" {
+		t.Errorf("the log is %q", got.String())
+	}
+}

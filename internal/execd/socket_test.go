@@ -11,6 +11,32 @@ import (
 	"github.com/coder/websocket"
 )
 
+// A peer that answers stays, however long nothing else is said.
+func TestIdlePeersStay(t *testing.T) {
+	const short = 20 * time.Millisecond
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := accept(w, r)
+		if conn == nil {
+			t.Error("no handshake")
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), 30*short)
+		defer cancel()
+		conn.CloseRead(context.WithoutCancel(ctx)) // reads the answers
+		keepPinging(ctx, conn, short, 100*short, func() bool { return false })
+		_ = conn.Close(4000, "after a long time")
+	}))
+	defer s.Close()
+	conn, _, err := websocket.Dial(t.Context(), s.URL, nil) //nolint:bodyclose // read by Dial
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != 4000 {
+		t.Errorf("dropped: %v", err)
+	}
+}
+
 // A peer that doesn't answer pings is dropped, unless its answer can't be read
 // because the process leaves what came before it unread.
 func TestPings(t *testing.T) {

@@ -94,7 +94,7 @@ func (s *state) prologue(shell, dir, mark string) string {
 		b.WriteString("cd -- " + quote(dir) + " || exit; ")
 	}
 	b.WriteString("trap '{ set +xv; " + dump + "; } 2>/dev/null' EXIT; ")
-	b.WriteString(read + "; exec 3<&- 4<&-\n")
+	b.WriteString(read + "; exec 3<&- 4<&-; ") // all in one line, so that the shell counts the run's lines
 	// What follows the line belongs to the same group, so that it was read before:
 	// an open quote in the line confuses bash about what it reads next. The line may
 	// have put a trap of its own in the place of ours, hence the second dump.
