@@ -41,7 +41,9 @@ func Mutants() []Mutant {
 }
 
 // mutantTables are the tables of the files mutants_*.go.
-var mutantTables []func() []Mutant
+var mutantTables = []func() []Mutant{
+	readingMutants, writingMutants, changingMutants,
+}
 
 // bending is the apply of a variant that differs inside only.
 func bending(bend func(b *bent)) func(*Provider, *sandbox.Driver) sandbox.Provider {

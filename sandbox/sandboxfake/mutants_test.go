@@ -82,7 +82,9 @@ func escaped(t *testing.T, m sandboxfake.Mutant) error {
 	if i < 0 {
 		return fmt.Errorf("there is no clause %s", m.Clause)
 	}
-	if r := cases[i].Run(t.Context(), conform.Options{}); r.Status != conform.Failed {
+	r := cases[i].Run(t.Context(), conform.Options{})
+	t.Logf("expected %s\nseen %s", r.Expected, r.Seen)
+	if r.Status != conform.Failed {
 		return fmt.Errorf("%s: %s %s", m.Clause, r.Status, r.Reason)
 	}
 	return nil

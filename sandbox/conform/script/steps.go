@@ -25,13 +25,19 @@ func BigErr(n int) Step { return step("big-err", number(n)) }
 
 // BigOutput gives bytes [from, to) of what Big writes.
 func BigOutput(from, to int64) []byte {
-	const line = "0123456789abcde\n"
 	b := make([]byte, 0, max(to-from, 0))
-	for i := from; i < to; i++ {
-		b = append(b, line[i%int64(len(line))])
+	for from < to {
+		piece := bigBlock[from%int64(len(bigLine)):]
+		n := min(to-from, int64(len(piece)))
+		b = append(b, piece[:n]...)
+		from += n
 	}
 	return b
 }
+
+const bigLine = "0123456789abcde\n"
+
+var bigBlock = strings.Repeat(bigLine, 1024)
 
 // Lines writes the numbers from 1 to n.
 func Lines(n int) Step { return step("lines", number(n)) }
