@@ -249,13 +249,17 @@ func commandLargeLine(t *trial) {
 
 func commandBeside(t *trial) {
 	var failed [4]error
-	stop := t.path("stop")
 	var waits []func()
+	var begun []string
+	stop := t.path("stop")
 	for i := range failed {
+		mark := t.path(fmt.Sprint("begun", i))
+		begun = append(begun, mark)
 		waits = append(waits, t.behind(func(ctx context.Context) {
-			_, failed[i] = t.Commands.Run(ctx, sandbox.Command{Line: script.Line(script.WaitFor(stop))})
+			_, failed[i] = t.Commands.Run(ctx, sandbox.Command{Line: script.Line(script.WriteFile(mark, ""), script.WaitFor(stop))})
 		}))
 	}
+	t.exists(begun...)
 	t.says("meanwhile", script.Emit("meanwhile"), script.WriteFile(stop, ""))
 	for i, wait := range waits {
 		wait()

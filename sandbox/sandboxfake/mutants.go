@@ -42,7 +42,8 @@ func Mutants() []Mutant {
 
 // mutantTables are the tables of the files mutants_*.go.
 var mutantTables = []func() []Mutant{
-	readingMutants, writingMutants, changingMutants,
+	readingMutants, writingMutants, changingMutants, commandMutants,
+	processMutants, inputMutants, replayMutants, attachMutants,
 }
 
 // bending is the apply of a variant that differs inside only.
