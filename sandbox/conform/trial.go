@@ -250,12 +250,14 @@ func (t *trial) pause(d time.Duration) bool {
 
 // eventually waits until f holds, for at most so long.
 func (t *trial) eventually(within time.Duration, expected string, f func() (ok bool, seen string)) {
+	pause := 2 * time.Millisecond
 	for end := time.Now().Add(within); ; {
 		ok, seen := f()
 		if ok {
 			return
 		}
-		t.want(time.Now().Before(end) && t.pause(5*time.Millisecond), expected, "%s, for %v", seen, within)
+		t.want(time.Now().Before(end) && t.pause(pause), expected, "%s, for %v", seen, within)
+		pause = min(pause*3/2, 100*time.Millisecond)
 	}
 }
 

@@ -143,7 +143,7 @@ func commandMutants() []Mutant {
 			}
 			return c.Stream(ctx, cmd, o, e)
 		}),
-		commandMutant("env-is-expanded", "commands.env", "$HOME in a value is replaced", func(c *command) {
+		commandMutant("command-env-is-expanded", "commands.env", "$HOME in a value is replaced", func(c *command) {
 			c.Env = mapped(c.Env, func(v string) string { return os.Expand(v, func(string) string { return "" }) })
 		}),
 		commandMutant("env-stops-at-a-newline", "commands.env", "a key of several lines is cut", func(c *command) {

@@ -358,7 +358,10 @@ func again(ctx context.Context, f sandbox.Files, dir string, depth int, gone fun
 		return nil, err
 	}
 	var all []info
-	for i := range seq {
+	for i, err := range seq {
+		if err != nil {
+			return nil, err
+		}
 		all = append(all, i)
 	}
 	linger(ctx)

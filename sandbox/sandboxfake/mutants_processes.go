@@ -203,24 +203,23 @@ func uniqueKeys() func(ctx context.Context, p *bentProcesses, s spec) (string, e
 
 // exitFirst gives the end of a run before its output.
 func exitFirst(ctx context.Context, a *bentAttachment) (frame, error) {
-	if len(a.queue) == 0 {
-		for {
-			f, err := a.Attachment.Recv(ctx)
-			if err != nil && len(a.queue) == 0 {
-				return f, err
-			}
-			if err != nil {
-				break
-			}
-			if f.Exit != nil {
-				a.queue = append([]frame{f}, a.queue...)
-				break
-			}
+	for len(a.queue) == 0 || a.queue[0].Exit == nil && !a.lost {
+		f, err := a.Attachment.Recv(ctx)
+		switch {
+		case err != nil && len(a.queue) == 0:
+			return f, err
+		case err != nil:
+			a.lost = true
+		case f.Exit != nil:
+			a.queue, a.lost = append([]frame{f}, a.queue...), true
+		default:
 			a.queue = append(a.queue, f)
 		}
 	}
 	f := a.queue[0]
-	a.queue = a.queue[1:]
+	if a.queue = a.queue[1:]; len(a.queue) == 0 {
+		a.lost = false
+	}
 	return f, nil
 }
 
