@@ -193,11 +193,12 @@ func transfers(ctx context.Context, o Options, d *daemon) ([]Result, error) {
 		return nil, err
 	}
 	const mb = bigSize / 1e6
-	return []Result{
+	memory, err := filesMemory("rss_transfers", d)
+	return append(memory,
 		measured("upload_1k", "files/s", "<= 1.33 x", perSecond(smallFiles, up), "plain HTTP + fsync", perSecond(smallFiles, upFloor)),
 		measured("upload_256m", "MB/s", "<= 1.67 x", perSecond(mb, big), "plain HTTP + fsync", perSecond(mb, bigFloor)),
 		measured("download_256m", "MB/s", "<= 1.43 x", perSecond(mb, down), "plain HTTP", perSecond(mb, downFloor)),
-	}, nil
+	), err
 }
 
 // listings measures the listing of a large directory.
@@ -254,5 +255,6 @@ func listings(ctx context.Context, o Options, d *daemon) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []Result{timed("list_10k", "", values, "ReadDir + JSON by plain HTTP", floors)}, nil
+	memory, err := filesMemory("rss_list_10k", d)
+	return append(memory, timed("list_10k", "<= 1.5 x", values, "ReadDir + JSON by plain HTTP", floors)), err
 }

@@ -133,14 +133,14 @@ func (x *extractor) run(ctx context.Context, a *sandbox.ArchiveReader) (name str
 }
 
 func (x *extractor) attrs(bits int64) attr {
-	mode, root := uint32(bits)&0o777, uint32(0)
+	mode := uint32(bits) & 0o777
 	a := x.owner
 	a.mode = &mode
 	if a.uid == nil {
-		a.uid = &root
+		a.uid = &x.s.uid
 	}
 	if a.gid == nil {
-		a.gid = &root
+		a.gid = &x.s.gid
 	}
 	return a
 }
@@ -247,10 +247,11 @@ func (x *extractor) file(base string, h *tar.Header, content io.Reader) (int64, 
 	}
 	u := &upload{s: x.s, at: &place{dir: fd, base: base}, want: target{attr: x.attrs(h.Mode), noReplace: x.noReplace}}
 	defer u.abort()
-	if _, _, err := u.check(); err != nil {
+	o, _, err := u.check()
+	if err != nil {
 		return 0, err
 	}
-	if err := u.create(); err != nil {
+	if err := u.create(o); err != nil {
 		return 0, err
 	}
 	n, err := u.copy(content)

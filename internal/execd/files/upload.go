@@ -66,7 +66,8 @@ func (s *service) begin(sc *scope, path string, want target) (_ *upload, err err
 	if at.slash {
 		return nil, unix.EISDIR
 	}
-	if _, _, err := u.check(); err != nil {
+	o, _, err := u.check()
+	if err != nil {
 		return nil, err
 	}
 	var dir unix.Stat_t
@@ -74,16 +75,22 @@ func (s *service) begin(sc *scope, path string, want target) (_ *upload, err err
 		return nil, err
 	}
 	u.lock = s.publishing.of(&dir, at.base)
-	if err := u.create(); err != nil {
+	if err := u.create(o); err != nil {
 		return nil, err
 	}
 	return u, nil
 }
 
 // create makes the file that takes the content: without a name where the file
-// system can, else under a hidden one.
-func (u *upload) create() error {
-	fd, err := unix.Openat(u.at.dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+// system can, else under a hidden one. One that nobody can open and that keeps
+// its owner gets its bits, o's, at once: a change costs a file system as much
+// as a small file's content.
+func (u *upload) create(o owned) error {
+	mode := uint32(0o600)
+	if int(o.uid) == unix.Geteuid() && int(o.gid) == unix.Getegid() {
+		mode = o.mode & 0o777
+	}
+	fd, err := unix.Openat(u.at.dir, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, mode)
 	switch {
 	case err == nil:
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EINVAL):
