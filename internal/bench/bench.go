@@ -43,6 +43,7 @@ var measures = []measure{
 	{[]string{"list_10k", "rss_list_10k"}, withDaemon(listings)},
 	{[]string{"tar_1g", "rss_tar_1g"}, withDaemon(archives)},
 	{[]string{"stream_pipe", "stream_tty"}, withDaemon(streams)},
+	{[]string{"isolated_create", "isolated_run"}, withDaemon(isolatedSessions)},
 }
 
 // Names are the measures that Options.Only may name.

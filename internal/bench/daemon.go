@@ -67,7 +67,7 @@ func startDaemon(ctx context.Context, exe string) (_ *daemon, err error) {
 	defer readyIn.Close()
 	address := net.JoinHostPort("127.0.0.1", fmt.Sprint(wire.Port))
 	d.base = "http://" + address
-	d.cmd = exec.CommandContext(ctx, path, "--listen", address, "--token-fd", "3", "--ready-fd", "4")
+	d.cmd = exec.CommandContext(ctx, path, "--listen", address, "--token-fd", "3", "--ready-fd", "4", "--reserve-mounts") // as in a sandbox
 	d.cmd.ExtraFiles, d.cmd.Stderr = []*os.File{tokenOut, readyIn}, os.Stderr
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) }
 	d.cmd.WaitDelay = 10 * time.Second

@@ -193,15 +193,9 @@ func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, e
 	mark := fmt.Sprintf("%s.%d", s.id, s.runs)
 	was := s.state
 	s.mu.Unlock()
-	now, err := was.with(r.Env)
-	if err != nil {
+	if err := checkVariables(r.Env); err != nil {
 		return command.Result{}, err
 	}
-	files, err := now.files(r.Line)
-	if err != nil {
-		return command.Result{}, err
-	}
-	defer files.close()
 	dir := was.dir
 	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 		dir = s.home // it was removed
@@ -210,12 +204,18 @@ func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, e
 		dir = r.Dir
 	}
 	sh := m.shell()
+	environ, before := was.start(sh, dir, r.Env, m.uid, m.gid)
+	files, err := newFiles(r.Line, before)
+	if err != nil {
+		return command.Result{}, err
+	}
+	defer files.close()
 	result, err := m.commands.Run(ctx, command.Run{
 		Launch: launch.Request{
-			Argv: shellArgs(sh, now.prologue(sh, r.Dir, mark)),
-			Dir:  dir, Environ: was.environ(dir, m.uid, m.gid), Mark: mark, UID: m.uid, GID: m.gid,
+			Argv: shellArgs(sh, prologue(sh, r.Dir, mark, before != nil)),
+			Dir:  dir, Environ: environ, Mark: mark, UID: m.uid, GID: m.gid,
 		},
-		Timeout: r.Timeout, Merge: !r.Split, Files: []*os.File{files.line, files.before, files.after},
+		Timeout: r.Timeout, Merge: !r.Split, Files: files.list(),
 		Started: func(c *child.Child) {
 			s.mu.Lock()
 			if len(s.leaders) == maxLeaders {

@@ -77,6 +77,9 @@ func TestShells(t *testing.T) {
 				{`echo "$C"; exec true`, "1\n=0"},
 				{"trap 'echo bye' EXIT; export D=1", "bye\n=0"},
 				{`echo "$D"; kill -9 $$`, "1\n=137"},
+				{"export E='a\"b\\c\\\\$d`e!' F= G='é'; export _H=$SHLVL", "=0"},
+				{`printf '%s\n' "$E$F$G"; [ "$_H" = "$SHLVL" ] && echo level; env | grep -c -E '^(F|PWD|OLDPWD)='`, "a\"b\\c\\\\$d`e!é\nlevel\n3\n=0"},
+				{"unset E F G _H", "=0"},
 				{"read x; echo \"[$x]\"; cat", "[]\n=0"},
 				{"echo \"$#\"", "0\n=0"},
 			} {
@@ -91,6 +94,25 @@ func TestShells(t *testing.T) {
 				t.Errorf("after it: %q", got)
 			}
 		})
+	}
+}
+
+// What a shell takes for its own when it is in its environment is carried too.
+func TestSpecialVariables(t *testing.T) {
+	m := manager(t, "/bin/bash")
+	dir := t.TempDir()
+	id, _ := m.Create(dir)
+	for _, c := range [][2]string{
+		{"echo 'echo from BASH_ENV' >rc; export BASH_ENV=$PWD/rc", "=0"},
+		{"echo $BASH_ENV; unset BASH_ENV", dir + "/rc\n=0"},
+		{"export IFS=x; declare -ix N=5; declare -x NOVALUE; f() { echo f $1; }; export -f f; export Z=$'\\xff\\t'", "=0"},
+		{`N=N+1; A=1x2; printf '%s|' $A $N "${NOVALUE-unset}" $(f 1); printf %s "$Z" | od -An -tx1; unset IFS`, "1|2|6|unset|f 1| ff 09\n=0"},
+		{"unset -f f; unset N NOVALUE Z; export LAST=$(head -c 100000 /dev/zero | tr '\\0' x)", "=0"},
+		{"echo ${#LAST}", "100000\n=0"},
+	} {
+		if diff := cmp.Diff(c[1], run(t, m, id, c[0])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c[0], diff)
+		}
 	}
 }
 

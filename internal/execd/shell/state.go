@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,21 +49,97 @@ func (s *state) environ(dir string, uid, gid *uint32) []string {
 	return append(env, s.strange...)
 }
 
-// with gives the state with further variables, exported. A name that no shell
-// can set is an ErrVariable.
-func (s state) with(env map[string]string) (state, error) {
-	if len(env) == 0 {
-		return s, nil
+// plainLine is a line of bash's own that sets an exported variable to a value
+// without control characters. Bytes that aren't UTF-8, attributes and functions
+// look different.
+var plainLine = regexp.MustCompile(`^declare -x ([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\$` + "`" + `]|\\["\\$` + "`" + `])*)"$`)
+
+// special are variables that mean something to a shell as it starts, so that
+// having them in its environment isn't the same as setting them.
+var special = regexp.MustCompile(`^(BASH.*|ENV|IFS|SHELLOPTS|POSIXLY_CORRECT)$`)
+
+// maxPlain keeps what is handed over far below what one variable, and all
+// together, may take.
+const maxPlain = 64 << 10
+
+// plain gives what the shell wrote of its variables as an environment, which is
+// much quicker to hand over than to have it read; nil: it can't be.
+func (s *state) plain() map[string]string {
+	if len(s.vars) > maxPlain {
+		return nil
 	}
-	vars := slices.Clone(s.vars)
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if !shellName.MatchString(name+"=") || strings.ContainsRune(env[name], 0) {
-			return s, fmt.Errorf("%q is %w", name, ErrVariable)
+	env := map[string]string{}
+	for line := range strings.Lines(string(s.vars)) {
+		if line = strings.TrimSuffix(line, "\n"); line == "declare -x OLDPWD" {
+			continue
 		}
-		vars = append(vars, "\nexport "+name+"="+quote(env[name])...)
+		m := plainLine.FindStringSubmatch(line)
+		if m == nil || special.MatchString(m[1]) {
+			return nil
+		}
+		name, value := m[1], unescape.Replace(m[2])
+		switch name {
+		case "PWD", child.MarkVariable:
+			continue
+		case "SHLVL": // a shell adds one as it starts
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > 999 {
+				return nil
+			}
+			value = strconv.Itoa(n - 1)
+		}
+		env[name] = value
 	}
-	s.vars = append(vars, '\n')
-	return s, nil
+	return env
+}
+
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\$`, `$`, "\\`", "`")
+
+// checkVariables refuses names that no shell can set, and values with a NUL.
+func checkVariables(env map[string]string) error {
+	for name, value := range env {
+		if !shellName.MatchString(name+"=") || strings.ContainsRune(value, 0) {
+			return fmt.Errorf("%q is %w", name, ErrVariable)
+		}
+	}
+	return nil
+}
+
+// exports is what a shell reads to have further variables.
+func exports(env map[string]string) (b []byte) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		b = append(b, "\nexport "+name+"="+quote(env[name])...)
+	}
+	return append(b, '\n')
+}
+
+// start is how a run's shell gets the session's state: its environment, and
+// what it is to read besides; nil: nothing.
+func (s *state) start(shell, dir string, env map[string]string, uid, gid *uint32) (environ []string, before []byte) {
+	environ = s.environ(dir, uid, gid)
+	if s.vars != nil {
+		plain := map[string]string(nil)
+		if isBash(shell) {
+			plain = s.plain()
+		}
+		if plain == nil {
+			return environ, append(slices.Clone(s.vars), exports(env)...)
+		}
+		for name, value := range plain {
+			if _, replaced := env[name]; !replaced {
+				environ = append(environ, name+"="+value)
+			}
+		}
+	}
+	environ = slices.DeleteFunc(environ, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		_, replaced := env[name]
+		return replaced
+	})
+	for name, value := range env {
+		environ = append(environ, name+"="+value)
+	}
+	return environ, nil
 }
 
 // Descriptors that the shell gets its line and state from and writes its new
@@ -76,9 +153,10 @@ const (
 )
 
 // prologue is the program of the shell at this path: it takes the state over, sees to it
-// that the state is written at the end, and runs the line. dir, where it isn't
-// empty, is to be gone to.
-func (s *state) prologue(shell, dir, mark string) string {
+// that the state is written at the end, and runs the line. source says that the
+// variables are to be read, rather than in the environment, and then dir, where
+// it isn't empty, is to be gone to.
+func prologue(shell, dir, mark string, source bool) string {
 	out, read, functions := outPlain, `__line=$(cat `+fdLine+`)`, ""
 	if isBash(shell) {
 		out, read, functions = outBash, `IFS= read -r -d "" __line <`+fdLine, "command export -pf; "
@@ -86,11 +164,11 @@ func (s *state) prologue(shell, dir, mark string) string {
 	dump := `{ command pwd; command printf "\0"; command export -p; ` + functions + `command printf "\0"; } >&` + out
 	var b strings.Builder
 	b.WriteString("exec " + out + ">&5 5>&-; ")
-	if s.vars != nil {
+	if source {
 		b.WriteString("{ . " + fdBefore + "; } 2>/dev/null; ")
 	}
 	b.WriteString("export " + child.MarkVariable + "=" + mark + "; ")
-	if dir != "" && s.vars != nil {
+	if dir != "" && source {
 		b.WriteString("cd -- " + quote(dir) + " || exit; ")
 	}
 	b.WriteString("trap '{ set +xv; " + dump + "; } 2>/dev/null' EXIT; ")
@@ -116,17 +194,29 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 // files are the descriptors of one run.
 type files struct{ line, before, after *os.File }
 
-func (s *state) files(line string) (f files, err error) {
+func newFiles(line string, before []byte) (f files, err error) {
 	for _, one := range []struct {
 		to      **os.File
 		content []byte
-	}{{&f.line, []byte(line)}, {&f.before, s.vars}, {&f.after, nil}} {
+	}{{&f.line, []byte(line)}, {&f.before, before}, {&f.after, nil}} {
+		if one.to == &f.before && before == nil {
+			continue
+		}
 		if *one.to, err = inMemory(one.content); err != nil {
 			f.close()
 			return f, err
 		}
 	}
 	return f, nil
+}
+
+// list is in the order of the descriptors. Where there is nothing to be read,
+// the line stands in its place.
+func (f files) list() []*os.File {
+	if f.before == nil {
+		return []*os.File{f.line, f.line, f.after}
+	}
+	return []*os.File{f.line, f.before, f.after}
 }
 
 func (f files) close() {
