@@ -163,3 +163,13 @@ func BenchmarkSessionRun(b *testing.B) {
 		resp.Body.Close()
 	}
 }
+
+func BenchmarkIsolatedRun(b *testing.B) {
+	p := startIsolated(b)
+	s := p.session(b)
+	for b.Loop() {
+		if _, err := s.Commands().Run(b.Context(), sandbox.Command{Line: "true"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

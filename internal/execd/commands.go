@@ -16,6 +16,8 @@ import (
 
 const (
 	keepAlive = 15 * time.Second
+	// soon is how long the headers of a run that has begun may wait.
+	soon = 5 * time.Millisecond
 	// lastWrite is how long the end of a killed command may take to be sent.
 	lastWrite = 10 * time.Second
 	// maxTimeout is the longest timeout in milliseconds that a Duration holds.
@@ -115,13 +117,27 @@ func newFrameWriter(w http.ResponseWriter) *frameWriter {
 func (f *frameWriter) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.headers()
+	f.failed = f.rc.Flush() != nil
+	f.sent = time.Now()
+	f.pending = time.AfterFunc(keepAlive, f.keepAlive)
+}
+
+// beginSoon is begin for what usually ends at once: the headers wait a moment
+// for something to go with.
+func (f *frameWriter) beginSoon() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.headers()
+	f.sent = time.Now().Add(soon - keepAlive)
+	f.pending = time.AfterFunc(soon, f.keepAlive)
+}
+
+func (f *frameWriter) headers() {
 	f.w.Header().Set("Content-Type", wire.OutputType)
 	f.w.Header().Set("Cache-Control", "no-store")
 	f.w.Header().Set("X-Accel-Buffering", "no")
 	f.w.WriteHeader(http.StatusOK)
-	f.failed = f.rc.Flush() != nil
-	f.sent = time.Now()
-	f.pending = time.AfterFunc(keepAlive, f.keepAlive)
 }
 
 func (f *frameWriter) keepAlive() {

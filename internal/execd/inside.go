@@ -171,7 +171,7 @@ func (in *inside) frames(w http.ResponseWriter, r *http.Request, run shell.Run) 
 	f := newFrameWriter(w)
 	defer f.finish()
 	run.Split = true
-	run.Started = f.begin
+	run.Started = f.beginSoon
 	run.Output = func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) }
 	run.Stopping = f.hurry
 	result, err := in.server.sessions.Run(r.Context(), in.shell, run)

@@ -371,8 +371,54 @@ func (o *Open) Serve(w http.ResponseWriter, r *http.Request, path string) {
 	u.RawQuery = r.URL.RawQuery
 	out.URL, out.Host, out.RequestURI = u, "session", ""
 	out.Header.Del(wire.HeaderToken)
-	o.proxy.ServeHTTP(w, out)
+	if out.Header.Get("Upgrade") != "" {
+		o.proxy.ServeHTTP(w, out)
+		return
+	}
+	o.pass(w, out)
 }
+
+// pass hands on a request that stays one, with the fewest wake-ups: what the
+// session sends in one piece is passed on in one.
+func (o *Open) pass(w http.ResponseWriter, out *http.Request) {
+	resp, err := o.transport.RoundTrip(out)
+	if err != nil {
+		o.failed(w, out, err)
+		return
+	}
+	defer resp.Body.Close()
+	h := w.Header()
+	for name, values := range resp.Header {
+		if name != wire.HeaderServer && name != "Connection" { // the daemon says these itself
+			h[name] = values
+		}
+	}
+	w.WriteHeader(resp.StatusCode)
+	flush := http.NewResponseController(w).Flush
+	if resp.Header.Get("Content-Type") == "text/event-stream" && flush() != nil { // the client learns that the run has begun
+		return
+	}
+	buf := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err := resp.Body.Read(buf[:])
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return // the client has gone, and with it the request to the session
+			}
+		}
+		if err == io.EOF {
+			return
+		}
+		if err != nil || flush() != nil {
+			panic(http.ErrAbortHandler) // so that the client sees that it isn't all
+		}
+	}
+}
+
+const bufferSize = 64 << 10
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // failed answers when the session didn't.
 func (o *Open) failed(w http.ResponseWriter, r *http.Request, err error) {
