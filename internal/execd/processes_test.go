@@ -456,3 +456,28 @@ func TestTerminalKeepsWhatItHolds(t *testing.T) {
 		t.Errorf("%d bytes of %d", got, total)
 	}
 }
+
+// A program that closes its terminal and opens it again is still heard, and one
+// that closes its output and goes on isn't taken for ended.
+func TestClosedOutput(t *testing.T) {
+	d := start(t)
+	size := &sandbox.Size{Cols: 80, Rows: 24}
+	for name, c := range map[string]struct {
+		line string
+		tty  *sandbox.Size
+		want string
+	}{
+		"terminal opened again": {"echo one; exec <&- >&- 2>&-; sleep 0.3; exec >/dev/tty; echo two; exec >&-; sleep 0.1; exec >/dev/tty; printf three; exit 3", size, "one\r\ntwo\r\nthree"},
+		"terminal closed":       {"echo one; exec <&- >&- 2>&-; sleep 0.3; exit 3", size, "one\r\n"},
+		"pipes closed":          {"echo one; exec <&- >&- 2>&-; sleep 0.3; exit 3", nil, "one\n"},
+	} {
+		s := process(t, d, sandbox.ProcessSpec{Key: name, Line: c.line, TTY: c.tty})
+		got := collect(t, s.attach(sandbox.AttachOptions{}), 0)
+		if got.out != c.want || !cmp.Equal(got.exits, []sandbox.Exit{{Code: 3}}) {
+			t.Errorf("%s: %q, exits %v", name, got.out, got.exits)
+		}
+	}
+	if res := run(t, d, "echo one; exec >&- 2>&-; sleep 0.2; exit 3"); string(res.Stdout) != "one\n" || res.ExitCode != 3 {
+		t.Errorf("a command that closes its output: %+v", res)
+	}
+}

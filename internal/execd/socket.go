@@ -182,7 +182,7 @@ func keepPinging(ctx context.Context, conn *websocket.Conn, every, patience time
 		err := conn.Ping(ping)
 		unanswered := ping.Err() != nil
 		cancel()
-		if err != nil && ctx.Err() == nil && !(unanswered && waiting()) {
+		if err != nil && ctx.Err() == nil && (!unanswered || !waiting()) {
 			conn.CloseNow()
 			return
 		}

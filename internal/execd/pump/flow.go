@@ -33,8 +33,27 @@ type flow struct {
 	bytes int
 }
 
-// read is a Read that lets a fast stream collect.
+// read is a Read that lets a fast stream collect, and for which a terminal that
+// nobody holds has only ended when the child has.
 func (p *Pump) read(buf []byte, f *flow) (n int, err error) {
+	for {
+		n, err = p.readOnce(buf, f)
+		if errors.Is(err, syscall.EIO) {
+			n, err = p.reopened(buf)
+		}
+		if n > 0 || !errors.Is(err, syscall.EAGAIN) || p.exited.Load() {
+			break
+		}
+	}
+	f.short = n < len(buf)
+	if !f.fast && !f.never && f.reached(n) {
+		f.fast = p.deepen() && p.collects
+		f.never = !f.fast
+	}
+	return n, err
+}
+
+func (p *Pump) readOnce(buf []byte, f *flow) (n int, err error) {
 	err = syscall.EAGAIN
 	if f.fast && !p.exited.Load() {
 		n, err = p.collect(buf, f)
@@ -47,11 +66,6 @@ func (p *Pump) read(buf []byte, f *flow) (n int, err error) {
 		// A passed deadline makes Read fail without looking. On a busy
 		// machine it passes before this goroutine has even run.
 		n, err = p.look(buf)
-	}
-	f.short = n < len(buf)
-	if !f.fast && !f.never && f.reached(n) {
-		f.fast = p.deepen() && p.collects
-		f.never = !f.fast
 	}
 	return n, err
 }

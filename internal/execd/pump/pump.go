@@ -15,8 +15,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -37,17 +35,22 @@ type Pump struct {
 	collects bool
 
 	exited  atomic.Bool
-	endedAt atomic.Int64 // nanoseconds since start
+	endedAt atomic.Int64  // nanoseconds since start
+	over    chan struct{} // closed by Exited
 	start   time.Time
 }
 
 // New makes a pump for f, which is in non-blocking mode.
-func New(f *os.File) *Pump { return &Pump{f: f, linger: linger, start: time.Now()} }
+func New(f *os.File) *Pump {
+	return &Pump{f: f, linger: linger, over: make(chan struct{}), start: time.Now()}
+}
 
 // NewCollecting makes a pump for a sink that takes hardly any time, because it
 // only stores what it gets: fast output comes to it in larger pieces.
 func NewCollecting(f *os.File) *Pump {
-	return &Pump{f: f, linger: linger, collects: true, start: time.Now()}
+	p := New(f)
+	p.collects = true
+	return p
 }
 
 // Run hands what it reads to sink, whose argument is valid during the call. It
@@ -64,7 +67,7 @@ func (p *Pump) Run(sink func([]byte) bool) (open bool) {
 			wanted = wanted && sink(buf[:n])
 		}
 		if err != nil {
-			// A terminal gives EIO when its last holder is gone.
+			// A terminal gives EIO when its last holder is gone and the child too.
 			return errors.Is(err, syscall.EAGAIN)
 		}
 		if p.exited.Load() {
@@ -117,30 +120,11 @@ func (p *Pump) look(buf []byte) (n int, err error) {
 
 func (p *Pump) elapsed() time.Duration { return time.Since(p.start) }
 
-// terminalDepth is more than a terminal holds: what the kernel tells of one is
-// only what lies ready to be read, behind which there is some 8 KiB more.
-const terminalDepth = 64 << 10
-
-// waiting is how much is in the pipe, or more.
-func (p *Pump) waiting() (n int) {
-	rc, err := p.f.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = rc.Control(func(fd uintptr) {
-		if _, err := unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
-			n = terminalDepth
-		} else if n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ); err != nil {
-			n = 0
-		}
-	})
-	return n
-}
-
-// Exited says that the child has ended: what it wrote is in the pipe by now.
+// Exited says, once, that the child has ended: what it wrote is in the pipe by now.
 func (p *Pump) Exited() {
 	p.endedAt.Store(int64(p.elapsed()))
 	p.exited.Store(true)
+	close(p.over)
 	_ = p.f.SetReadDeadline(time.Now().Add(silence))
 }
 
