@@ -28,6 +28,9 @@ func destroyClauses() []Clause[*Stage] {
 		{ID: "destroy.proven", Doc: "A destruction is proven within the 20 seconds of ConfirmDestroyed: Kill asks, and a probe finds no such sandbox.",
 			Timeout: time.Minute,
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
+				if err := s.mine(ctx, h.SandboxID()); err != nil {
+					return err
+				}
 				d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, h.SandboxID())
 				if !d.ConfirmsGone(h.SandboxID()) {
 					return Unmet("the verdict gone for "+h.SandboxID(), "%s for %s: %s", d.Outcome, d.SandboxID, d.Detail)
@@ -38,6 +41,9 @@ func destroyClauses() []Clause[*Stage] {
 			Timeout: time.Minute,
 			Check: withHandle(func(ctx context.Context, s *Stage, h sandbox.Handle) error {
 				id := h.SandboxID()
+				if err := s.mine(ctx, id); err != nil {
+					return err
+				}
 				gone, err := eventually(ctx, 20*time.Second, func() (bool, error) {
 					gone, err := s.Kill(ctx, id)
 					if gone {

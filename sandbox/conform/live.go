@@ -36,9 +36,21 @@ type Live struct {
 	// on ambiguous assignments is skipped.
 	Twin func(ctx context.Context, spec sandbox.CreateSpec) (sandboxID string, err error)
 
-	mu     sync.Mutex
+	once   sync.Once
+	gate   chan struct{} // holds one while shared is made; a create may hang
 	shared sandbox.Handle
 	stage  *Stage // that made shared
+}
+
+// enter waits for its turn at shared.
+func (l *Live) enter(ctx context.Context) (leave func(), err error) {
+	l.once.Do(func() { l.gate = make(chan struct{}, 1) })
+	select {
+	case l.gate <- struct{}{}:
+		return func() { <-l.gate }, nil
+	case <-ctx.Done():
+		return nil, Unmet("an end of the create of the sandbox that clauses share", "none so far")
+	}
 }
 
 // Installation is the installation id that everything made by the suite carries.
@@ -62,8 +74,11 @@ func (l *Live) stageFor() *Stage {
 
 // box is the shared sandbox, made by the first call that can.
 func (l *Live) box(ctx context.Context) (Box, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	leave, err := l.enter(ctx)
+	if err != nil {
+		return Box{}, err
+	}
+	defer leave()
 	if l.shared == nil {
 		st := l.stageFor()
 		h, err := st.createWith(ctx, l.Provider, st.NewSpec())
@@ -78,14 +93,19 @@ func (l *Live) box(ctx context.Context) (Box, error) {
 
 // Close destroys the shared sandbox, with proof, within 30 s.
 func (l *Live) Close(ctx context.Context) error {
-	l.mu.Lock()
-	st := l.stage
-	l.shared, l.stage = nil, nil
-	l.mu.Unlock()
-	if st == nil {
-		return nil
-	}
-	return guard(ctx, 30*time.Second, 5*time.Second, st.clear)
+	return guard(ctx, 30*time.Second, 5*time.Second, func(ctx context.Context) error {
+		leave, err := l.enter(ctx)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		st := l.stage
+		l.shared, l.stage = nil, nil
+		if st == nil {
+			return nil
+		}
+		return st.clear(ctx)
+	})
 }
 
 // Unbound gives the cases of a provider that can't be bound: each is skipped

@@ -107,6 +107,10 @@ func (s *Stage) clear(ctx context.Context) error {
 			continue
 		}
 		seen[id] = true
+		if err := s.mine(ctx, id); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
 		if d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, id); !d.ConfirmsGone(id) {
 			failed = errors.Join(failed, fmt.Errorf("the sandbox %s is left over: %s", id, d.Detail))
 		}
@@ -172,8 +176,24 @@ func runWord(ctx context.Context, h sandbox.Handle) (sandbox.CommandResult, erro
 	return h.Commands().Run(ctx, sandbox.Command{Line: script.Line(script.Emit(word)), Timeout: 20 * time.Second})
 }
 
+// mine refuses a sandbox that is listed as somebody else's: a provider whose
+// ids lie would have the suite destroy another's work.
+func (s *Stage) mine(ctx context.Context, id string) error {
+	if s.Inventory == nil {
+		return nil
+	}
+	info, err := s.Inventory.DescribeSandbox(ctx, id)
+	if err == nil && info.Metadata[sandbox.KeyInstallation] != "" && !strings.HasPrefix(info.Metadata[sandbox.KeyInstallation], Installation) {
+		return Unmet("sandboxes of the suite", "the sandbox %s, which belongs to the installation %s and is left alone", id, info.Metadata[sandbox.KeyInstallation])
+	}
+	return nil // what can't be described is found out by destroying it
+}
+
 // destroyed destroys a sandbox with proof.
 func (s *Stage) destroyed(ctx context.Context, id string) error {
+	if err := s.mine(ctx, id); err != nil {
+		return err
+	}
 	if d := sandbox.ConfirmDestroyed(ctx, s.backend.Provider, id); !d.ConfirmsGone(id) {
 		return Unmet("the sandbox to be destroyed with proof", "%s: %s", d.Outcome, d.Detail)
 	}

@@ -6,7 +6,7 @@
 //	func TestProvider(t *testing.T) {
 //		p, err := New(t.Context(), host)
 //		…
-//		sandboxtest.Provider(t, driver, p, conform.Options{})
+//		sandboxtest.Provider(t, conform.Subject{Driver: driver, Provider: p, Host: host}, conform.Options{})
 //		sandboxtest.Live(t, &conform.Live{Provider: bound, Spec: spec}, conform.Options{})
 //	}
 //
@@ -20,14 +20,14 @@ import (
 	"context"
 	"testing"
 
-	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/conform"
 )
 
-// Provider runs the structural clauses on a provider that d.New made.
-func Provider(t *testing.T, d sandbox.Driver, p sandbox.Provider, o conform.Options) {
+// Provider runs the structural clauses on a driver and the provider that its
+// New made.
+func Provider(t *testing.T, s conform.Subject, o conform.Options) {
 	t.Helper()
-	run(t, conform.Structural(conform.Subject{Driver: d, Provider: p}), o)
+	run(t, conform.Structural(s), o)
 }
 
 // Live runs the lifecycle clauses and, on one sandbox, those of the data plane.
