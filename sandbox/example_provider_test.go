@@ -459,5 +459,5 @@ func TestExampleProvider(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sandboxtest.Provider(t, localDriver, p, conform.Options{})
+	sandboxtest.Provider(t, conform.Subject{Driver: localDriver, Provider: p}, conform.Options{})
 }

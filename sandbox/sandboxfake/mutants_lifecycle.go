@@ -127,8 +127,9 @@ func createMutants() []Mutant {
 				return h, err
 			})},
 		{"limit-that-is-no-limit", "create.quantities", "A zero or misspelt limit means no limit: one sandbox takes the machine.",
-			forgetting(func(s *sandbox.CreateSpec) {
+			creating(func(ctx context.Context, s sandbox.CreateSpec, p *Provider) (sandbox.Handle, error) {
 				s.ResourceLimits = map[string]string{"memory": "1Gi"}
+				return p.Create(ctx, s)
 			})},
 		{"network-rules-left-out", "create.unsupported", "An Environment that promises no network has all of it.", forgetting(func(s *sandbox.CreateSpec) { s.NetworkPolicy = nil })},
 		{"credentials-left-out", "create.unsupported", "The program gets a placeholder, and sends it.", forgetting(func(s *sandbox.CreateSpec) { s.CredentialProxy = false })},
