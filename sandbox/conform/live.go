@@ -61,15 +61,11 @@ const Installation = "astrabox-conform"
 func (l *Live) Cases() (out []Case) {
 	for _, c := range LifecycleContract() {
 		declared, _ := declares(l.Provider.Caps, c.Capability)
-		st := l.stageFor()
+		st := &Stage{Live: l}
 		out = append(out, Case{Info: c.info(), timeout: c.Timeout, declared: declared,
-			check: bindTo(c.Check, st), refusal: bindTo(c.Refusal, st), after: st.clear})
+			check: st.resolved(c.Check), refusal: st.resolved(c.Refusal), after: st.clear})
 	}
 	return append(out, boxCases(l.box, l.Provider.Caps.ProcessSessions, "")...)
-}
-
-func (l *Live) stageFor() *Stage {
-	return &Stage{Live: l, backend: backendOf(l.Provider.Provider, l.Provider.Caps)}
 }
 
 // box is the shared sandbox, made by the first call that can.
@@ -80,7 +76,8 @@ func (l *Live) box(ctx context.Context) (Box, error) {
 	}
 	defer leave()
 	if l.shared == nil {
-		st := l.stageFor()
+		st := &Stage{Live: l}
+		st.resolve()
 		h, err := st.createWith(ctx, l.Provider, st.NewSpec())
 		if err != nil {
 			return Box{}, errors.Join(err, st.clear(context.WithoutCancel(ctx)))

@@ -33,6 +33,25 @@ type Stage struct {
 	made []string
 }
 
+// resolve finds the provider's operations, which calls the provider: that is
+// for the clause's own goroutine.
+func (s *Stage) resolve() {
+	b := backendOf(s.Live.Provider.Provider, s.Live.Provider.Caps)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backend = b
+}
+
+func (s *Stage) resolved(f func(context.Context, *Stage) error) func(context.Context) error {
+	if f == nil {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		s.resolve()
+		return f(ctx, s)
+	}
+}
+
 // NewSpec is a valid spec with ids of its own, changed by edit.
 func (s *Stage) NewSpec(edit ...func(*sandbox.CreateSpec)) sandbox.CreateSpec {
 	spec := s.Live.Spec()
