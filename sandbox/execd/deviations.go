@@ -3,7 +3,7 @@ package execd
 // Deviation is a promise of the seam that can't be kept over a foreign execd.
 type Deviation struct {
 	ID     string // stable, in kebab case
-	Face   string // "commands", "processes" or "files"
+	Face   string // "commands", "processes", "files" or "isolated sessions"
 	Says   string // what happens instead
 	Reason string
 }
@@ -61,6 +61,20 @@ func Deviations() []Deviation {
 		{"file-swaps", "files",
 			"a FIFO that a program of the sandbox puts in place of a file in the instant before its download holds up Open until its context ends",
 			"the daemon opens files by name"},
+		{"isolated-output", "isolated sessions",
+			"all output comes as stdout and as whole lines; blank lines are lost", "the daemon sends lines, and joins the streams"},
+		{"isolated-exit", "isolated sessions",
+			"a command without Dir and Env that exits, or replaces the shell, ends its session; the error says so", "the session is one shell"},
+		{"isolated-deadline", "isolated sessions",
+			"a deadline, or a cancelled context, may end the session with the command; after a deadline the error says so", "the daemon's interrupt reaches the session's first process"},
+		{"isolated-processes", "isolated sessions",
+			"processes are refused as unsupported", "the daemon keeps no processes in a session"},
+		{"isolated-source", "isolated sessions",
+			"a workspace is seen at its own path only: another is refused as unsupported", "the daemon has no such option that its files could follow"},
+		{"isolated-owner", "isolated sessions",
+			"what Files makes without naming an owner is root's", "the daemon's files know nothing of sessions"},
+		{"isolated-kept", "isolated sessions",
+			"variables that aren't exported, functions and shell options last too, and what a command leaves on its own may", "the session is one shell"},
 		{"beneath-races", "files",
 			"below a root that others may change, a directory swapped for a link while Open, List, Search or RemoveAll runs can lead out of it, and an error may tell whether a place outside exists",
 			"a shell can't look names up without following links"},

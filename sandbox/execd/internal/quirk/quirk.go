@@ -104,6 +104,7 @@ type Server struct {
 	bodies   []string // of POST /pty and POST /command
 	sessions map[string]*session
 	commands map[string]*command
+	isolated []*isolated
 }
 
 // New starts a server with the given faults.
@@ -136,6 +137,7 @@ func New(faults ...Fault) *Server {
 	mux.HandleFunc("GET /directories/list", s.list)
 	mux.HandleFunc("POST /directories", s.makeDirectories)
 	mux.HandleFunc("DELETE /directories", s.removeDirectories)
+	s.isolatedRoutes(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		w.WriteHeader(http.StatusNotFound)
@@ -176,6 +178,9 @@ func (s *Server) Close() {
 	}
 	for _, c := range s.commands {
 		c.kill()
+	}
+	for _, i := range s.isolated {
+		i.kill()
 	}
 	s.mu.Unlock()
 	s.http.CloseClientConnections()
