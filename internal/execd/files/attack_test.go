@@ -331,6 +331,17 @@ func TestNoSpace(t *testing.T) {
 	if after := free(); after != before {
 		t.Errorf("%d blocks were free, now %d", before, after)
 	}
+	// What an archive had written by then stays, what didn't fit leaves nothing.
+	done, err := unpack(t, f, dir, packed(t, regular("small", "x"), regular("large", strings.Repeat("x", 2<<20))), sandbox.ExtractOptions{})
+	want(t, err, sandbox.ErrPathRejected, syscall.ENOSPC)
+	if got := names(t, dir); done.Entries != 1 || len(got) != 2 {
+		t.Errorf("%d entries, there is %v", done.Entries, got)
+	}
+	must(t, f.Remove(t.Context(), dir+"/small"))
+	want(t, upload(t, f, dir+"/f", strings.Repeat("x", 2<<20), sandbox.WriteOptions{}), sandbox.ErrPathRejected, syscall.ENOSPC)
+	if after := free(); after != before || get(t, dir+"/f") != "old" {
+		t.Errorf("%d blocks were free, now %d", before, after)
+	}
 	var full error
 	for i := 0; full == nil && i < 30; i++ { // no inode left
 		full = f.Write(t.Context(), fmt.Sprint(dir, "/n", i), strings.NewReader(""), sandbox.WriteOptions{})

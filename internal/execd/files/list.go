@@ -98,6 +98,9 @@ func (s *service) stream(w http.ResponseWriter, r *http.Request, roots []string,
 	defer dir.Close()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
+	if depth > maxDepth { // a search, which may find nothing for long
+		http.NewResponseController(w).Flush() //nolint:errcheck // the writes tell
+	}
 	out := bufio.NewWriterSize(w, 64<<10)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
