@@ -18,6 +18,10 @@ import (
 // a [*PathError] that wraps ErrPathNotFound, ErrPathRejected (with the cause),
 // ErrUnreachable (says nothing about the file) or a context error. Transfers
 // stream; there is no size cap.
+//
+// Files may have more: the functions [Archive], [Extract], [Watch],
+// [SearchContent], [Upload] and [Move] use it, or make do with the operations
+// below.
 type Files interface {
 	// Stat doesn't follow a final symlink.
 	Stat(ctx context.Context, path string) (FileInfo, error)

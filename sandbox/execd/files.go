@@ -25,6 +25,10 @@ import (
 // List or Search holds a connection until it was ranged over or ctx ended.
 // Write may still be inside one Read of its reader when it returns early; an
 // error of the reader is ErrPathRejected with that error as the cause.
+//
+// It is also a sandbox.Mover, Archiver, Extractor, Watcher, ContentSearcher and
+// Uploader. Over a daemon that lacks one of these features it does the work with
+// the operations that the daemon has.
 func Files(c *Conn) sandbox.Files { return &files{c: c} }
 
 type files struct {

@@ -1,4 +1,4 @@
-// Package files is the file service of execd: it serves files.v1 below /v1/fs
+// Package files is the file service of execd: it serves [Features] below /v1/fs
 // and the older /files and /directories on the same core. The daemon's server
 // wraps it and checks the token; the service has no access control of its own
 // and acts with the daemon's rights (root of the sandbox).
@@ -23,5 +23,11 @@
 // bodies are limited to 4 MiB. Transfers have no time limit: the caller is
 // trusted, and a dead peer is found by TCP keep-alive.
 //
-// Everything is safe for concurrent use. Handlers start no goroutines.
+// Whole trees go out as archives (archive.go) and come in from hostile ones
+// (extract.go), are searched by content (grep.go), and are watched with inotify
+// while a client asks for it (watch.go, watchtree.go). Uploads that can be
+// resumed (session.go) are the one thing that outlives a request.
+//
+// Everything is safe for concurrent use. Handlers start no goroutines; a timer
+// ends an upload that nobody goes on with.
 package files
