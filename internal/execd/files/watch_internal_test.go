@@ -25,7 +25,7 @@ type stopAt struct {
 
 func (s *stopAt) Write(p []byte) (int, error) {
 	n, err := s.ResponseRecorder.Write(p)
-	if bytes.Contains(s.Body.Bytes(), []byte(s.word)) {
+	if bytes.Contains(p, []byte(s.word)) {
 		s.stop()
 	}
 	return n, err
