@@ -20,12 +20,13 @@ import (
 type stopAt struct {
 	*httptest.ResponseRecorder
 	word string
+	also func() bool
 	stop context.CancelFunc
 }
 
 func (s *stopAt) Write(p []byte) (int, error) {
 	n, err := s.ResponseRecorder.Write(p)
-	if bytes.Contains(p, []byte(s.word)) {
+	if bytes.Contains(p, []byte(s.word)) && s.also() {
 		s.stop()
 	}
 	return n, err
@@ -47,7 +48,8 @@ func TestWatchOverflow(t *testing.T) {
 	must(t, os.MkdirAll(dir+"/new/in", 0o755))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	w := &stopAt{httptest.NewRecorder(), "resync", cancel}
+	// What was gathered may be too much before the overflow is met.
+	w := &stopAt{httptest.NewRecorder(), "resync", func() bool { return len(tree.byWD) == 3 }, cancel}
 	v := &watcher{t: tree, interval: time.Millisecond, changes: gathered{root: dir}, rc: http.NewResponseController(w), enc: newEncoder(w), beat: time.Now().Add(beatTime)}
 	must(t, v.run(ctx))
 	if !strings.Contains(w.Body.String(), `"resync","path":"`+dir+`"`) {
@@ -56,7 +58,7 @@ func TestWatchOverflow(t *testing.T) {
 	must(t, os.WriteFile(dir+"/new/in/f", nil, 0o600))
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	w.word, w.stop = dir+"/new/in/f", cancel
+	w.word, w.also, w.stop = dir+"/new/in/f", func() bool { return true }, cancel
 	must(t, v.run(ctx))
 	if !strings.Contains(w.Body.String(), dir+"/new/in/f") {
 		t.Errorf("what follows isn't told: %.300s", w.Body)
