@@ -146,6 +146,9 @@ func deviationList(args []string) (map[string]string, error) {
 		if !ok || strings.TrimSpace(reason) == "" {
 			return nil, usage("--deviation wants ID=REASON, not %q", a)
 		}
+		if !slices.ContainsFunc(conform.Clauses(), func(i conform.Info) bool { return i.ID == id }) {
+			return nil, usage("--deviation names %q, which is no clause; --list shows them", id)
+		}
 		out[id] = reason
 	}
 	return out, nil

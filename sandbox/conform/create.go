@@ -168,7 +168,7 @@ func createClauses() []Clause[*Stage] {
 			}},
 		{ID: "create.port", Doc: "A create that waits in vain for a port fails when its context ends, and leaves nothing.",
 			Check: func(ctx context.Context, s *Stage) error {
-				short, cancel := context.WithTimeout(ctx, 3*time.Second)
+				short, cancel := context.WithTimeout(ctx, 2*time.Second)
 				defer cancel()
 				spec := s.NewSpec(func(c *sandbox.CreateSpec) { c.WaitForPort = somePort })
 				h, err := s.CreateFrom(short, spec)
