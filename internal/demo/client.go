@@ -1,8 +1,10 @@
 package demo
 
 import (
+	"archive/tar"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -26,6 +28,30 @@ func (w *walk) readFile(ctx context.Context, path string) (string, error) {
 	defer r.Close()
 	b, err := io.ReadAll(r)
 	return string(b), err
+}
+
+// archive downloads a folder as one file and gives the contents in it.
+func (w *walk) archive(ctx context.Context, path string) (map[string]string, error) {
+	r, err := w.api.Archive(ctx, w.conversation, path, "tar")
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	files := map[string]string{}
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		b, err := io.ReadAll(in)
+		if err != nil {
+			return nil, err
+		}
+		files[h.Name] = string(b)
+	}
 }
 
 func (w *walk) writeFile(ctx context.Context, path, content string) (wire.FileEntry, error) {

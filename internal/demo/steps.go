@@ -80,7 +80,14 @@ func (w *walk) files(ctx context.Context) (string, error) {
 	if want := fmt.Sprintf("%sagent agent 640 %d\n", text, len(text)); t.output != want {
 		return "", expected("the sandbox to see %q", "%q", want, t.output)
 	}
-	return "note.txt read, api.txt written as agent with 0640 and seen inside", nil
+	packed, err := w.archive(ctx, "/workspace")
+	if err != nil {
+		return "", err
+	}
+	if packed["note.txt"] != "one\n" || packed["api.txt"] != text {
+		return "", expected("both files in the folder's archive", "%q", packed)
+	}
+	return "note.txt read, api.txt written as agent with 0640 and seen inside, both in the folder's archive", nil
 }
 
 func (w *walk) terminal(ctx context.Context) (string, error) {
