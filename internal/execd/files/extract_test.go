@@ -257,5 +257,64 @@ func TestExtractRaces(t *testing.T) {
 	}
 }
 
+// The same for what reads a tree, and for uploads.
+func TestTreeRaces(t *testing.T) {
+	f, dir := setup(t)
+	root, out := dir+"/root", dir+"/out"
+	must(t, os.MkdirAll(root+"/d/sub", 0o755))
+	must(t, os.MkdirAll(out+"/sub", 0o755))
+	put(t, root+"/d/sub/f", "inside")
+	put(t, out+"/f", "SECRET")
+	put(t, out+"/sub/f", "SECRET")
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			for _, at := range []string{root + "/d", root + "/d/sub", root + "/d/sub/f"} {
+				os.Rename(at, dir+"/away")
+				os.Symlink(out+strings.TrimPrefix(at, root+"/d"), at)
+				os.Remove(at)
+				os.Rename(dir+"/away", at)
+			}
+		}
+	}()
+	g := f.Beneath(root)
+	ok := map[string]int{}
+	for start, n := time.Now(), 0; time.Since(start) < raceTime; n++ {
+		for _, dir := range []string{root, root + "/d", root + "/d/sub"} {
+			if r, err := sandbox.Archive(t.Context(), g, dir, sandbox.ArchiveTar); err == nil {
+				b, err := io.ReadAll(r)
+				r.Close()
+				if err == nil {
+					ok["archive"]++
+				}
+				if bytes.Contains(b, []byte("SECRET")) {
+					t.Fatal("an archive holds what lies outside")
+				}
+			}
+			if seq, err := sandbox.SearchContent(t.Context(), g, dir, sandbox.ContentQuery{Text: "SECRET"}); err == nil {
+				for m, err := range seq {
+					if err == nil {
+						t.Fatalf("a search finds what lies outside: %v", m)
+					}
+				}
+				ok["search"]++
+			}
+			if upload(t, g, fmt.Sprint(dir, "/new", n), "x", sandbox.WriteOptions{}) == nil {
+				ok["upload"]++
+			}
+		}
+	}
+	stop.Store(true)
+	<-done
+	if len(ok) != 3 {
+		t.Errorf("not everything was done at all: %v", ok)
+	}
+	if list := append(names(t, out), names(t, out+"/sub")...); len(list) != 3 {
+		t.Errorf("outside there is %v", list)
+	}
+}
+
 // raceTime is how long each race is tried.
 const raceTime = 3 * time.Second

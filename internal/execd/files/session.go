@@ -39,6 +39,7 @@ type sessions struct {
 type session struct {
 	id   string
 	path string
+	in   wire.Scope // of the path
 	size int64
 	sum  string // of the whole content in hexadecimal; "": said at the finish
 	u    *upload
@@ -209,7 +210,7 @@ func (s *service) startUpload(w http.ResponseWriter, r *http.Request) error {
 		u.abort()
 		return unix.ENOSPC
 	}
-	x := &session{id: rand.Text(), path: path, size: in.Size, sum: strings.ToLower(in.SHA256), u: u, hash: sha256.New(), turn: make(chan struct{}, 1)}
+	x := &session{id: rand.Text(), path: path, in: in.Scope, size: in.Size, sum: strings.ToLower(in.SHA256), u: u, hash: sha256.New(), turn: make(chan struct{}, 1)}
 	x.turn <- struct{}{}
 	x.idle = time.AfterFunc(sessionIdle, func() {
 		select {
@@ -350,6 +351,9 @@ func (s *service) finishUpload(w http.ResponseWriter, r *http.Request) error {
 		s.sessions.drop(x)
 		return failf(wire.CodeHashMismatch, "what has arrived has another SHA-256; the upload is dropped")
 	}
+	if err := x.stays(); err != nil {
+		return err
+	}
 	e, err := x.u.commit(x.path)
 	if err != nil {
 		return err
@@ -357,6 +361,30 @@ func (s *service) finishUpload(w http.ResponseWriter, r *http.Request) error {
 	x.done.Store(e)
 	s.sessions.free(x, false)
 	respond(w, http.StatusOK, e)
+	return nil
+}
+
+// stays makes sure that the path still leads where it led when the upload
+// began: the directory may have been moved out of the root that the request is
+// confined to since then.
+func (x *session) stays() error {
+	sc, path, err := scopeOf(x.in)
+	if err != nil {
+		return err
+	}
+	defer sc.close() //nolint:errcheck // an O_PATH descriptor
+	at, err := sc.place(path, !x.u.want.noReplace)
+	if err != nil {
+		return err
+	}
+	defer at.close()
+	var was, is unix.Stat_t
+	if err := errors.Join(unix.Fstat(x.u.at.dir, &was), unix.Fstat(at.dir, &is)); err != nil {
+		return err
+	}
+	if was.Dev != is.Dev || was.Ino != is.Ino || at.base != x.u.at.base {
+		return failf(wire.CodeFileChanged, "the path leads elsewhere than when the upload began")
+	}
 	return nil
 }
 

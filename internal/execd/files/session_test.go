@@ -355,3 +355,30 @@ func TestUploadTakesOver(t *testing.T) {
 		t.Errorf("the file holds %q", got)
 	}
 }
+
+// The directory of an upload is moved out of its root, and another takes its
+// place: the file appears in neither.
+func TestUploadStaysInItsRoot(t *testing.T) {
+	srv, dir := daemon(t, files.Config{}), t.TempDir()
+	must(t, os.MkdirAll(dir+"/root/d", 0o755))
+	empty := sha256.Sum256(nil)
+	for _, put := range []func() error{
+		func() error { return nil },
+		func() error { return os.Mkdir(dir+"/root/d", 0o755) },
+		func() error { return os.Symlink("../gone", dir+"/root/d") },
+	} {
+		must(t, os.RemoveAll(dir+"/root/d"))
+		must(t, os.RemoveAll(dir+"/gone"))
+		must(t, os.Mkdir(dir+"/root/d", 0o755))
+		_, answer := raw(t, srv, "POST", wire.PathUploads, wire.UploadStart{Scope: wire.Scope{Path: dir + "/root/d/f", Roots: []string{dir + "/root"}}})
+		id := answer["id"].(string)
+		must(t, os.Rename(dir+"/root/d", dir+"/gone"))
+		must(t, put())
+		if status, answer := raw(t, srv, "POST", wire.PathUploadFinish, wire.UploadFinish{ID: id, SHA256: hex.EncodeToString(empty[:])}); status == 200 {
+			t.Errorf("%v", answer)
+		}
+		if list := names(t, dir+"/gone"); len(list) != 0 {
+			t.Errorf("outside there is %v", list)
+		}
+	}
+}
