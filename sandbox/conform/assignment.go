@@ -74,14 +74,12 @@ func assignmentClauses() []Clause[*Stage] {
 			Check: func(ctx context.Context, s *Stage) error {
 				spec := s.NewSpec()
 				ids := make([]string, 3)
-				var refused = make([]error, len(ids))
+				refused := make([]error, len(ids))
 				if err := together(len(ids), func(i int) error {
-					h, err := s.CreateFrom(ctx, spec)
-					if err != nil {
-						refused[i] = err
-						return nil
+					var h sandbox.Handle
+					if h, refused[i] = s.CreateFrom(ctx, spec); refused[i] == nil {
+						ids[i] = h.SandboxID()
 					}
-					ids[i] = h.SandboxID()
 					return nil
 				}); err != nil {
 					return err

@@ -54,7 +54,7 @@ func (s *Stage) resolved(f func(context.Context, *Stage) error) func(context.Con
 
 // NewSpec is a valid spec with ids of its own, changed by edit.
 func (s *Stage) NewSpec(edit ...func(*sandbox.CreateSpec)) sandbox.CreateSpec {
-	spec := s.Live.Spec()
+	spec := s.Spec()
 	spec.InstallationID = Installation
 	spec.OwnerID = "owner-" + rand.Text()
 	spec.AssignmentID = "try-" + rand.Text()

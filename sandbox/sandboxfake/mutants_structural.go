@@ -289,10 +289,11 @@ func idMutants() []Mutant {
 		})},
 		{"kill-of-a-cancelled-caller-says-gone", "context.ended", "The request was never sent, and the pointer to a living sandbox is dropped.", twisting(func(t *twisted, p *Provider) {
 			t.kill = func(ctx context.Context, id string) (bool, error) {
-				if ctx.Err() != nil {
-					return true, nil
+				gone, err := p.Kill(ctx, id)
+				if errors.Is(err, context.Canceled) {
+					gone, err = true, nil
 				}
-				return p.Kill(ctx, id)
+				return gone, err
 			}
 		})},
 		{"probe-of-a-cancelled-caller-says-gone", "context.ended", "A probe that couldn't ask saw nothing.", twisting(func(t *twisted, p *Provider) {

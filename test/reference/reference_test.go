@@ -20,6 +20,7 @@ import (
 	"github.com/astrabox/astrabox/internal/httpapi"
 	_ "github.com/astrabox/astrabox/provider/all"
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform"
 )
 
 var update = flag.Bool("update", false, "write the pages instead of comparing")
@@ -31,6 +32,7 @@ func TestReference(t *testing.T) {
 		"capabilities.md": capabilities,
 		"settings.md":     settings,
 		"cli.md":          commandLine,
+		"clauses.md":      clauses,
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join("../../docs/reference", name)
@@ -134,6 +136,55 @@ func settings(t *testing.T) []byte {
 		table("The provider "+d.Name, d.Settings)
 	}
 	return b.Bytes()
+}
+
+func clauses(*testing.T) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Clauses of the sandbox contract\n\nMade from `sandbox/conform`. `astrabox provider verify` and `sandboxtest` try each of them; one with a flag is tried where the provider declares the flag, and elsewhere its refusal is.\n")
+	var areas []string
+	rows := map[string]string{}
+	for _, c := range conform.Clauses() {
+		area, _, _ := strings.Cut(c.ID, ".")
+		if rows[area] == "" {
+			areas = append(areas, area)
+		}
+		rows[area] += fmt.Sprintf("| `%s` | %s | %s |\n", c.ID, c.Capability, c.Doc)
+	}
+	for _, area := range areas {
+		fmt.Fprintf(&b, "\n## %s\n\n| clause | flag | promise |\n| --- | --- | --- |\n%s", area, rows[area])
+	}
+	return b.Bytes()
+}
+
+// The guide shows code that is compiled and tested elsewhere, word for word.
+func TestGuideQuotesWhatRuns(t *testing.T) {
+	guide, err := os.ReadFile("../../docs/guide-add-a-provider.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code []byte
+	for _, name := range []string{"closet_test.go", "example_test.go"} {
+		b, err := os.ReadFile(filepath.Join("../../sandbox/sandboxtest", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code = append(code, b...)
+	}
+	blocks := strings.Split(string(guide), "```")
+	quoted := 0
+	for i := 1; i < len(blocks); i += 2 {
+		block, ok := strings.CutPrefix(blocks[i], "go\n")
+		if !ok {
+			continue
+		}
+		quoted++
+		if !strings.Contains(string(code), block) {
+			t.Errorf("the guide shows what isn't in sandbox/sandboxtest:\n%s", block)
+		}
+	}
+	if quoted < 5 {
+		t.Errorf("only %d blocks of Go", quoted)
+	}
 }
 
 // commandLine prints the help of every command, found by walking the help itself.
