@@ -14,8 +14,9 @@ import (
 const (
 	maxBody  = 8 << 20
 	bodyTime = 30 * time.Second
-	// bodyStall ends a body of which nothing came for so long.
-	bodyStall = 30 * time.Second
+	// bodyStall ends a body of which nothing came for so long. Whoever sends a
+	// file may be waiting for what it is made of.
+	bodyStall = 5 * time.Minute
 	// strangerTime is how long a body that nobody wants, because the token is
 	// missing, may still come, so that its sender gets to read the refusal.
 	strangerTime = 2 * time.Second
