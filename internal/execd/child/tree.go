@@ -1,12 +1,11 @@
 package child
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -128,10 +127,11 @@ const (
 // that is ending can't be told by its environment any more. unreadable says
 // that there are processes that can't be told yet.
 func (t Tree) members(known map[process]bool) (members []process, unreadable bool, err error) {
-	all, err := processes()
-	if err != nil {
-		return nil, false, err
+	now := see()
+	if now.err != nil {
+		return nil, false, now.err
 	}
+	all := now.all
 	self := os.Getpid()
 	leader := t.Leader
 	if t.Reaped {
@@ -144,7 +144,6 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 	former := t.former(all)
 	in := map[int]bool{}
 	var dark []int
-	var env []byte
 	for _, p := range all {
 		switch {
 		case p.pid == self || p.pid == 1:
@@ -153,16 +152,13 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 		case leader != 0 && (p.pid == leader || p.session == leader):
 			in[p.pid] = true
 		case t.Mark != "" && !p.ended && p.flags&(flagExiting|flagKernel) == 0:
-			env, err = environ(p.pid, env)
-			switch {
-			case exhausted(err):
-				return nil, false, err
-			case err != nil: // gone, or not to be asked
-			case t.marked(env):
+			switch o := now.origin(p.pid); {
+			case exhausted(o.err):
+				return nil, false, o.err
+			case o.err != nil: // gone, or not to be asked
+			case t.marked(o.marks), former[p.session] && len(o.marks) == 0:
 				in[p.pid] = true
-			case former[p.session] && !marked(env, "", true):
-				in[p.pid] = true
-			case len(env) == 0 && executing(p.pid):
+			case o.dark:
 				dark = append(dark, p.pid)
 			}
 		}
@@ -186,35 +182,14 @@ func (t Tree) members(known map[process]bool) (members []process, unreadable boo
 	return members, unreadable, nil
 }
 
-// executing reports whether a process without an environment is between two
-// programs: then it has no arguments either.
-func executing(pid int) bool {
-	b := make([]byte, 1)
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	n, _ := f.Read(b)
-	return n == 0
-}
-
-func (t Tree) marked(env []byte) bool { return marked(env, t.Mark, t.Several) }
-
-// marked reports whether an environment has this mark, or with several one
-// that begins so.
-func marked(env []byte, mark string, several bool) bool {
-	want := []byte(MarkVariable + "=" + mark)
-	for {
-		entry, rest, more := bytes.Cut(env, []byte{0})
-		if bytes.Equal(entry, want) || several && bytes.HasPrefix(entry, want) {
+// marked reports whether one of the marks is meant.
+func (t Tree) marked(marks []string) bool {
+	for _, m := range marks {
+		if m == t.Mark || t.Several && strings.HasPrefix(m, t.Mark) {
 			return true
 		}
-		if !more {
-			return false
-		}
-		env = rest
 	}
+	return false
 }
 
 // former gives the sessions of former leaders whose numbers weren't given away.
@@ -230,65 +205,4 @@ func (t Tree) former(all []stat) map[int]bool {
 		delete(sessions, p.pid)
 	}
 	return sessions
-}
-
-// processes reads all of /proc. One that vanishes meanwhile is left out.
-func processes() ([]stat, error) {
-	self, err := os.Readlink("/proc/self")
-	if err != nil || self != strconv.Itoa(os.Getpid()) {
-		return nil, ErrNoProcesses // numbers of another namespace would name the wrong ones
-	}
-	d, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	var all []stat
-	buf := make([]byte, 1024)
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		f, err := os.Open("/proc/" + name + "/stat")
-		if exhausted(err) {
-			return nil, err
-		}
-		if err != nil {
-			continue
-		}
-		n, err := f.Read(buf)
-		f.Close()
-		if err != nil {
-			continue
-		}
-		if s, ok := parseStat(pid, buf[:n]); ok {
-			all = append(all, s)
-		}
-	}
-	return all, nil
-}
-
-// parseStat starts after the last ")", since a process chooses its own name.
-func parseStat(pid int, b []byte) (stat, bool) {
-	i := bytes.LastIndexByte(b, ')')
-	if i < 0 {
-		return stat{}, false
-	}
-	f := bytes.Fields(b[i+1:])
-	if len(f) < 20 {
-		return stat{}, false
-	}
-	ppid, err1 := strconv.Atoi(string(f[1]))
-	session, err2 := strconv.Atoi(string(f[3]))
-	// A process whose first thread has ended shows as a zombie while others run.
-	ended := bytes.ContainsAny(f[0][:1], "ZXx") && len(f[17]) == 1 && f[17][0] <= '1'
-	flags, err3 := strconv.ParseUint(string(f[6]), 10, 64)
-	start, err4 := strconv.ParseUint(string(f[19]), 10, 64)
-	return stat{process: process{pid, start}, ppid: ppid, session: session, flags: flags, ended: ended},
-		err1 == nil && err2 == nil && err3 == nil && err4 == nil
 }

@@ -32,13 +32,13 @@ func TestMarked(t *testing.T) {
 		"A=ASTRABOX_RUN=abc\x00":         false,
 		"A=1\x00ASTRABOX_RUN=ab":         false,
 	} {
-		if got := (Tree{Mark: "abc"}).marked([]byte(env)); got != want {
+		if got := (Tree{Mark: "abc"}).marked(marks([]byte(env))); got != want {
 			t.Errorf("%q: %v", env, got)
 		}
 	}
 	several := Tree{Mark: "abc.", Several: true}
 	for env, want := range map[string]bool{"A=1\x00ASTRABOX_RUN=abc.1\x00": true, "ASTRABOX_RUN=abc": false, "A=ASTRABOX_RUN=abc.1": false} {
-		if got := several.marked([]byte(env)); got != want {
+		if got := several.marked(marks([]byte(env))); got != want {
 			t.Errorf("several, %q: %v", env, got)
 		}
 	}
