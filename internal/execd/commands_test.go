@@ -252,6 +252,37 @@ func TestBackgroundIsLeftAlone(t *testing.T) {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
+// What is in the background can go on writing after its command, process or
+// run has ended: the end of the pipe would kill it.
+func TestBackgroundGoesOnWriting(t *testing.T) {
+	d := start(t)
+	dir := t.TempDir()
+	// More than a pipe holds, once what started it is over.
+	late := func(name string) string {
+		return fmt.Sprintf("(trap '' HUP; while [ ! -e %[1]s/go ]; do sleep 0.01; done; head -c 300000 /dev/zero && echo and stderr >&2 && touch %[1]s/%[2]s) & echo %[2]s", dir, name)
+	}
+	if res := run(t, d, late("command")); string(res.Stdout) != "command\n" {
+		t.Errorf("%+v", res)
+	}
+	if _, got := events(t, d, wire.CommandRequest{Command: late("events")}); !cmp.Equal(brief(got), []string{"stdout events", done}) {
+		t.Errorf("%q", brief(got))
+	}
+	id := newSession(t, d, "")
+	if got := in(t, d, id, sessionRun{Command: late("session")}); !cmp.Equal(got, []string{"stdout session", done}) {
+		t.Errorf("%q", got)
+	}
+	s := process(t, d, sandbox.ProcessSpec{Line: late("process")})
+	if got := collect(t, s.attach(sandbox.AttachOptions{}), 0); got.out != "process\n" {
+		t.Errorf("%+v", got)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"command", "events", "session", "process"} {
+		eventually(t, "the end of what the "+name+" left", func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil })
+	}
+}
+
 // All that the leader wrote counts, however slow the reader and however busy a
 // child that it left behind.
 func TestLeadersOutputIsCompleteBesideABusyChild(t *testing.T) {

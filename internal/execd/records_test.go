@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/astrabox/astrabox/internal/execd/command"
 )
@@ -25,6 +27,29 @@ func TestLongLinesAreShortened(t *testing.T) {
 	if c := rs.order[0].content; !strings.HasPrefix(c, "üü") || !strings.HasSuffix(c, "ü…") {
 		t.Errorf("a line becomes %.10q…%q", c, c[len(c)-10:])
 	}
+}
+
+// What ended a day ago is forgotten, what runs that long isn't.
+func TestOldRecordsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var rs records
+		running, ended := rs.add("running", nil, nil), rs.add("ended", nil, nil)
+		ended.end(command.Result{}, "")
+		time.Sleep(recordTime)
+		if rs.add("later", nil, nil); rs.get(ended.id) == nil {
+			t.Error("forgotten too early")
+		}
+		time.Sleep(time.Second)
+		rs.add("later still", nil, nil)
+		if rs.get(ended.id) != nil || rs.get(running.id) == nil {
+			t.Errorf("after a day: ended %v, running %v", rs.get(ended.id) != nil, rs.get(running.id) != nil)
+		}
+		running.end(command.Result{}, "")
+		rs.add("another", nil, nil)
+		if rs.get(running.id) == nil {
+			t.Error("a long command is forgotten as it ends")
+		}
+	})
 }
 
 // A log that has lost something holds nothing that came after it: it is the
