@@ -110,6 +110,9 @@ func (f foreign) line(ctx context.Context, line string) (outcome, error) {
 // response goes on for a second. When ctx ends, the line is killed; one whose
 // id isn't known yet is waited for shortly, since it would start all the same.
 func (f foreign) lineFor(ctx context.Context, line string, limit time.Duration) (outcome, error) {
+	if ctx.Err() != nil {
+		return outcome{}, ctx.Err()
+	}
 	run, stop := context.WithTimeout(context.WithoutCancel(ctx), limit+graceTime)
 	defer stop()
 	known := make(chan struct{})

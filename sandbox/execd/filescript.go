@@ -35,12 +35,13 @@ const (
 // root that everything is confined to ("" for none), S the script's own
 // directory, t the name of an unfinished file beside a target.
 //
-// Directories are changed to physically, and where that led is asked of the
-// kernel, so a link or a rename can't make it another place than was checked.
+// Directories are changed to physically. Below a root that goes name by name, so
+// that neither a link nor .. leads out on the way, and where it led is asked of
+// the kernel, so that no link or rename meanwhile makes it another place.
 const filePrelude = `exec 2>&1
 LC_ALL=C TZ=UTC0; export LC_ALL TZ; unset CDPATH IFS; umask 077; set -f
 case :$PATH: in *:[!/]*) PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin;; esac
-R= t= undo= nl='
+R= RS= t= links=0 undo= nl='
 '
 trap 'c=$?; eval "$undo"; exit $c' EXIT
 trap 'exit 143' HUP INT TERM
@@ -49,8 +50,18 @@ need() { for x in "$@"; do command -v "$x" >/dev/null || fail "$x: ` + sayNotFou
 here() { h=$(readlink -n /proc/self/cwd && echo x) || fail 'cwd: Input/output error'; h=${h%x}; }
 inside() { case $1/ in "$R"/*) ;; *) fail '` + sayEscapes + `';; esac; }
 why() { stat -L -c '' -- "$1/." && fail 'cd: Permission denied'; exit 3; }
-enter() { cd -P -- "$1" 2>/dev/null || why "$1"; [ -z "$R" ] || { here; inside "$h"; }; }
-root() { enter "$1"; here; R=${h%/}; }
+enter() { if [ -z "$R" ]; then cd -P -- "$1" 2>/dev/null || why "$1"; else walk "$1"; here; inside "$h"; fi; }
+root() { enter "$1"; here; R=${h%/} RS=${1%/}; while case $RS in */) ;; *) false;; esac; do RS=${RS%/}; done; }
+top() { w=; case $1/ in "$RS"/*) w=${1#"$RS"};; "$R"/*) w=${1#"$R"};; *) fail '` + sayEscapes + `';; esac; cd -P "$R" || exit 3; }
+walk() { case $1 in /*) top "$1";; *) w=$1;; esac
+while [ -n "$w" ]; do n=${w%%/*}
+case $w in */*) w=${w#*/};; *) w=;; esac
+case $n in ''|.) continue;; ..) here; [ "$h" != "$R" ] || fail '` + sayEscapes + `'; cd -P .. || exit 3; continue;; esac
+if [ -L "./$n" ]; then links=$((links+1)); [ $links -le 40 ] || fail 'Too many levels of symbolic links'
+x=$(readlink -n "./$n" && echo x) || fail 'No such file or directory'; x=${x%x}/$w
+case $x in /*) top "$x";; *) w=$x;; esac
+else cd -P "./$n" 2>/dev/null || why "./$n"; fi
+done; }
 go() { b=${1##*/}; case $1 in */*) enter "${1%/*}/";; esac; }
 exists() { [ -e "./$b" ] || [ -L "./$b" ]; }
 named() { case $b in ''|.|..) fail "$1";; esac; }

@@ -101,7 +101,7 @@ func attrVars(a sandbox.Attr) (map[string]string, error) {
 
 const statScript = `need stat readlink od
 go "$1"; case $b in ..) enter ..; b=;; esac
-x=$(stat -c '` + fileFields + `' "./$b") || { printf '%s\n' "$x"; exit 3; }
+x=$(stat -c '` + fileFields + `' "./$b") || exit 3
 printf '%s\n' "$x"
 case $x in a*) readlink -n "./$b" | od -An -v -tx1;; esac
 exit 0
@@ -137,7 +137,7 @@ func (f *foreignFiles) stat(ctx context.Context, path string) (i sandbox.FileInf
 // second name where nobody can swap it, which needs the mount of our directory.
 const attrScript = `need stat chmod chown readlink expr
 accounts; go "$1"; follow; case $b in ..) enter ..; b=;; esac
-x=$(stat -c '%f %a %u %g' "./$b") || { printf '%s\n' "$x"; exit 3; }
+x=$(stat -c '%f %a %u %g' "./$b") || exit 3
 case $x in
 8*|4*) exec 9<"./$b" || exit 3; f=/proc/self/fd/9
 [ -z "$R" ] || { h=$(readlink -n /proc/$$/fd/9 && echo x); inside "${h%x}"; }
@@ -189,7 +189,7 @@ while [ -n "$rest" ]; do
 b=${rest%%/*}
 case $rest in */*) rest=${rest#*/};; *) rest=;; esac
 case $b in ''|.) ;; ..) enter ..;; *)
-[ -d "./$b" ] || { exists && why "./$b"; make; }
+[ -L "./$b" ] || [ -d "./$b" ] || { exists && why "./$b"; make; }
 enter "./$b";; esac
 done
 `
@@ -261,10 +261,8 @@ k=0; undo='[ "$c" = 0 ] || echo "@$k"'
 for p in "$@"; do k=$((k+1)); s=
 case $p in */) s=1; while case $p in */) ;; *) false;; esac; do p=${p%/}; done;; esac
 b=${p##*/}
-if ! cd -P -- "${p%/*}/" 2>/dev/null; then
-case $(stat -L -c '' -- "${p%/*}/." 2>&1) in *': No such file or directory'|*': Not a directory') continue;; esac
-why "${p%/*}/"; fi
-[ -z "$R" ] || { here; inside "$h"; }
+x=$( (enter "${p%/*}/") 2>&1 ) || case $x in *': No such file or directory'|*': Not a directory') continue;; *) printf '%s\n' "$x"; exit 3;; esac
+enter "${p%/*}/"
 named 'Invalid argument'
 exists || continue
 if [ -d "./$b" ] && [ ! -L "./$b" ]; then

@@ -43,7 +43,7 @@ func (b *box) files() (sandbox.Files, string) {
 	must(b.t, os.Mkdir(dir, 0o755))
 	b.t.Cleanup(func() {
 		if left, _ := filepath.Glob(b.dir + "/files-*"); len(left) > 0 {
-			b.t.Errorf("left behind: %v", left)
+			b.t.Errorf("left behind: %v, the first with %v", left, names(b.t, left[0]))
 		}
 	})
 	return execd.Files(b.conn), dir

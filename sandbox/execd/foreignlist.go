@@ -97,6 +97,9 @@ func (f *foreignFiles) tree(ctx context.Context, dir string, depth int) (*listin
 		vars: map[string]string{"S": stage, "DEPTH": strconv.Itoa(min(depth, maxLevels))},
 	})
 	if err != nil {
+		if isUnknown(err) {
+			f.drop(ctx, stage)
+		}
 		return nil, err
 	}
 	defer f.drop(ctx, stage)

@@ -24,7 +24,7 @@ const snapshotLimit = 16 << 20
 // for a path that the daemon can't be given: it gets a link to it.
 const openScript = `need stat readlink
 go "$1"; follow; case $b in ..) enter ..; b=;; esac
-x=$(stat -c '%f %s' "./$b") || { printf '%s\n' "$x"; exit 3; }
+x=$(stat -c '%f %s' "./$b") || exit 3
 case $x in 8*) ;; 4*) fail 'Is a directory';; *) fail '` + sayOther + `';; esac
 x=${x#* }; p=
 [ "$x" != 0 ] || p=y
@@ -65,6 +65,9 @@ func (f *foreignFiles) open(ctx context.Context, path string, offset, length int
 		vars: map[string]string{"S": dir, "LINK": link, "LIMIT": strconv.Itoa(snapshotLimit)},
 	})
 	if err != nil {
+		if isUnknown(err) {
+			f.drop(ctx, dir)
+		}
 		return nil, err
 	}
 	number, how, _ := strings.Cut(strings.TrimSpace(out), " ")

@@ -26,13 +26,14 @@ import (
 // never given by a name in that directory, which its owner could have swapped.
 //
 // With STEP the second ends after its look. V is the version that the file must have.
-const writeScript = `need stat readlink mkdir rm ln mv chmod chown expr dd find
+const writeScript = `[ -n "$STEP" ] || undo='rm -rf "$S"; [ -z "$t" ] || rm -f "./$t"'
+need stat readlink mkdir rm ln mv chmod chown expr dd find
 accounts; go "$1"; [ -n "$KEEP" ] || follow; named 'Is a directory'
 look() {
 m=644 u=0 g=0
 if exists; then
 [ -z "$KEEP" ] || fail 'File exists'
-x=$(stat -c '%f %a %u %g ` + fileVersion + `' "./$b") || { printf '%s\n' "$x"; exit 3; }
+x=$(stat -c '%f %a %u %g ` + fileVersion + `' "./$b") || exit 3
 set -- $x
 case $1 in 8*) m=$2 u=$3 g=$4; x=${x#* * * * }; [ -z "$V" ] || [ "$x" = "$V" ] || fail '` + sayChanged + `';;
 a*) [ -z "$V" ] || fail '` + sayChanged + `';;
@@ -42,7 +43,6 @@ look
 if [ -n "$STEP" ]; then
 [ ! -d "$D" ] || find "$D" -maxdepth 1 -name 'files-*' -mmin +10080 -exec rm -rf {} + 2>/dev/null
 stage; undo=; exit 0; fi
-undo='rm -rf "$S"; [ -z "$t" ] || rm -f "./$t"'
 [ "$(stat -c %s "$S/f")" = "$SIZE" ] || fail '` + sayShort + `'
 over; give "$S/f"
 t=.astrabox-$N.tmp
