@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -130,8 +131,18 @@ func lag(ctx context.Context, by time.Duration) (context.Context, context.Cancel
 // checkDir refuses a directory that isn't there, where that can be asked: the
 // daemon would make it.
 func (f foreign) checkDir(ctx context.Context, dir string) error {
-	if dir == "" || strings.ContainsAny(dir, "$~") {
-		return nil // the daemon can't be asked about such a name; the shell finds out
+	if dir == "" {
+		return nil
+	}
+	if strings.ContainsAny(dir, "$~") || !utf8.ValidString(dir) { // the daemon can't be asked about such a name
+		o, err := f.line(ctx, "set --\n"+bytesWord(dir)+`[ -d "$1" ]`)
+		switch {
+		case err != nil:
+			return err
+		case !o.cut && o.code == 1:
+			return sandbox.Errorf(sandbox.CodeInvalid, "the directory isn't there")
+		}
+		return nil // the shell finds out
 	}
 	var infos map[string]struct {
 		Type string `json:"type"`
