@@ -2,10 +2,13 @@ package conversation
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/astrabox/astrabox/internal/fleet/fleettest"
 	"github.com/astrabox/astrabox/internal/model"
+	"github.com/astrabox/astrabox/sandbox"
 )
 
 func TestTurns(t *testing.T) {
@@ -55,4 +58,24 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		checkJournal(t, w.events(id), one, two)
 	})
+}
+
+// The seeded Environment doesn't ask for what its backend can't do.
+func TestSeededEnvironmentFitsItsBackend(t *testing.T) {
+	for pause, want := range map[bool]model.IdleAction{true: model.IdlePause, false: model.IdleTerminate} {
+		caps := fleettest.Caps
+		caps.Pause = pause
+		bound, _ := fleettest.New().Bound(caps)
+		s, err := New(t.Context(), Config{InstallationID: "inst", DatabasePath: filepath.Join(t.TempDir(), "x.db"), Backends: []*sandbox.Bound{bound}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := s.Environments(t.Context())
+		if err != nil || len(list) != 1 || list[0].Idle != want {
+			t.Errorf("with Pause %v: %+v, %v", pause, list, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

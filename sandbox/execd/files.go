@@ -45,7 +45,7 @@ func (f *files) Beneath(root string) sandbox.Files {
 // check refuses what can't be asked for, before any request.
 func (f *files) check(paths ...string) error {
 	for _, path := range append(paths, f.roots...) {
-		if path == "" || path[0] != '/' || strings.IndexByte(path, 0) >= 0 || len(path) > 4095 {
+		if sandbox.CheckPath("", path) != nil {
 			return rejected(wire.CodePathInvalid, "a path is absolute, at most 4095 bytes long and has no NUL byte")
 		}
 	}
