@@ -433,3 +433,18 @@ func TestRulesHaveClauses(t *testing.T) {
 		}
 	}
 }
+
+// What a backend lacks is refused with 501, naming the backend.
+func TestLackingOperationsNameTheBackend(t *testing.T) {
+	b, err := sandbox.Bind(driverOf(sandbox.Capabilities{}), &bare{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, renew := b.Renew(t.Context(), "a", 1)
+	_, expires := b.ExpiresAt(t.Context(), "a")
+	for _, err := range []error{renew, expires} {
+		if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "scripted") {
+			t.Errorf("%v", err)
+		}
+	}
+}

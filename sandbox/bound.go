@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"reflect"
@@ -344,12 +345,26 @@ func (b *Bound) Renew(ctx context.Context, sandboxID string, ttl time.Duration) 
 	if ttl <= 0 {
 		return time.Time{}, Errorf(CodeInvalid, "a renewal by %v would end the sandbox", ttl)
 	}
-	return guarded(sandboxID, func() (time.Time, error) { return b.Provider.Renew(ctx, sandboxID, ttl) })
+	t, err := guarded(sandboxID, func() (time.Time, error) { return b.Provider.Renew(ctx, sandboxID, ttl) })
+	return t, b.lacks(err)
 }
 
 // ExpiresAt is Provider.ExpiresAt.
 func (b *Bound) ExpiresAt(ctx context.Context, sandboxID string) (time.Time, error) {
-	return guarded(sandboxID, func() (time.Time, error) { return b.Provider.ExpiresAt(ctx, sandboxID) })
+	t, err := guarded(sandboxID, func() (time.Time, error) { return b.Provider.ExpiresAt(ctx, sandboxID) })
+	return t, b.lacks(err)
+}
+
+// lacks names the backend in the error of an operation that it lacks: Base
+// doesn't know whose it is.
+func (b *Bound) lacks(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || !errors.Is(e, ErrUnsupported) || strings.Contains(e.Message, b.name) {
+		return err
+	}
+	named := *e
+	named.Message = "the backend " + b.name + ": " + e.Message
+	return &named
 }
 
 // EndpointNamesSandbox is Provider.EndpointNamesSandbox; a panic names nothing.

@@ -163,7 +163,7 @@ func TestClaim(t *testing.T) {
 		{"other metadata", map[string]string{"x": "y"}, "i", "o", sandbox.ClaimUnknown},
 		{"no installation", with(sandbox.KeyInstallation, ""), "i", "o", sandbox.ClaimUnknown},
 		{"no installation and another manager", map[string]string{sandbox.KeyManagedBy: "someone"}, "i", "", sandbox.ClaimUnknown},
-		{"asked for no installation", with(sandbox.KeyInstallation, ""), "", "o", sandbox.ClaimUnknown},
+		{"asked for no installation", mine, "", "o", sandbox.ClaimUnknown},
 		{"no owner", with(sandbox.KeySessionID, ""), "i", "", sandbox.ClaimUnclaimed},
 		{"no owner, one asked for", with(sandbox.KeySessionID, ""), "i", "o", sandbox.ClaimUnclaimed},
 	} {
