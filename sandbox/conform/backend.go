@@ -13,11 +13,13 @@ type backend struct {
 	Pauser    sandbox.Pauser
 	Finder    sandbox.AssignmentFinder
 	Inventory sandbox.Inventory
+	Isolated  sandbox.IsolatedSessions
+	Recovery  sandbox.IsolatedSessionRecovery
 }
 
 func backendOf(p sandbox.Provider, caps sandbox.Capabilities) backend {
 	r := sandbox.Resolve(p, caps)
-	return backend{Provider: p, Caps: caps, Pauser: r.Pauser, Finder: r.Finder, Inventory: r.Inventory}
+	return backend{Provider: p, Caps: caps, Pauser: r.Pauser, Finder: r.Finder, Inventory: r.Inventory, Isolated: r.Isolated, Recovery: r.Recovery}
 }
 
 // has reports whether the operations of a flag can be called.
@@ -31,6 +33,10 @@ func (b backend) has(flag string) bool {
 		return b.Finder != nil
 	case "InventoryListing":
 		return b.Inventory != nil
+	case "IsolatedSessions":
+		return b.Isolated != nil
+	case "IsolatedSessionRecovery":
+		return b.Recovery != nil
 	}
 	return false
 }

@@ -19,7 +19,7 @@ import (
 // LifecycleContract are the clauses that make and destroy sandboxes.
 func LifecycleContract() []Clause[*Stage] {
 	return slices.Concat(createClauses(), connectClauses(), unknownClauses(), endpointClauses(), leaseClauses(),
-		destroyClauses(), pauseClauses(), assignmentClauses(), inventoryClauses())
+		destroyClauses(), pauseClauses(), assignmentClauses(), inventoryClauses(), isolatedClauses())
 }
 
 // Stage is what one lifecycle clause works on: the Live, and the sandboxes that

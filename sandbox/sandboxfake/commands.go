@@ -14,7 +14,10 @@ import (
 )
 
 // commands is the Commands face.
-type commands struct{ m *machine }
+type commands struct {
+	m  *machine
+	as *session // nil: root, with all of the sandbox
+}
 
 func (c commands) Run(ctx context.Context, cmd sandbox.Command) (sandbox.CommandResult, error) {
 	return operation(ctx, c.m.p, "Commands.Run", c.m.id, sandbox.CommandResult{}, func() (sandbox.CommandResult, error) {
@@ -106,8 +109,19 @@ func (c commands) run(ctx context.Context, cmd sandbox.Command, stdout, stderr i
 		defer timer.Stop()
 	}
 	var broken error // of a writer; the shell is the only one that writes
+	user := "root"
+	if c.as != nil {
+		user = c.as.account
+		c.as.mu.Lock()
+		c.as.jobs = append(c.as.jobs, j)
+		late := c.as.endedAlready
+		c.as.mu.Unlock()
+		if late {
+			kill()
+		}
+	}
 	s := &shell{
-		m: c.m, t: t, user: "root", dir: cmd.Dir, env: c.m.environ("root", cmd.Env),
+		m: c.m, t: t, user: user, dir: cmd.Dir, env: c.m.environ(user, cmd.Env), sess: c.as,
 		size: func() (sandbox.Size, bool) { return sandbox.Size{}, false },
 		write: func(ch sandbox.Channel, b []byte, _ <-chan struct{}) bool {
 			to := stdout

@@ -37,6 +37,7 @@ type machine struct {
 	ended     bool
 	processes map[string]*process
 	byKey     map[string]*process
+	sessions  map[string]*session
 	running   sync.WaitGroup // commands and runs
 }
 
@@ -44,7 +45,7 @@ func newMachine(p *Provider, id string, spec sandbox.CreateSpec) *machine {
 	return &machine{
 		p: p, id: id, image: spec.Image, env: maps.Clone(spec.Env), metadata: spec.OwnershipMetadata(), created: time.Now(),
 		tree: newTree(append([]string{"root"}, p.options.Accounts...)), kernel: newKernel(),
-		processes: map[string]*process{}, byKey: map[string]*process{},
+		processes: map[string]*process{}, byKey: map[string]*process{}, sessions: map[string]*session{},
 	}
 }
 
@@ -146,7 +147,12 @@ func (m *machine) quiet() {
 	m.mu.Lock()
 	all := m.processes
 	m.processes, m.byKey = map[string]*process{}, map[string]*process{}
+	sessions := m.sessions
+	m.sessions = map[string]*session{}
 	m.mu.Unlock()
+	for _, s := range sessions {
+		s.end()
+	}
 	for _, p := range all {
 		p.cut()
 	}
@@ -172,7 +178,7 @@ func (h handle) Files() sandbox.Files {
 func (h handle) Commands() sandbox.Commands { return h.m.commands() }
 
 func (m *machine) commands() sandbox.Commands {
-	c := sandbox.Commands(commands{m})
+	c := sandbox.Commands(commands{m: m})
 	if bend := m.p.bent.commands; bend != nil {
 		c = bend(m, c)
 	}

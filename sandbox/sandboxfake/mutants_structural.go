@@ -205,7 +205,10 @@ func capabilityMutants() (out []Mutant) {
 		Mutant{"unknown-level", "capability.levels", "Nobody knows what it allows.", levels("default", "almighty")},
 		Mutant{"level-twice", "capability.levels", "A list for people with the same choice twice.", levels("default", "default")},
 		Mutant{"privileged-level", "capability.levels", "Nothing can attest it.", levels("default", sandbox.PermissionPrivileged)},
-		Mutant{"advanced-that-nobody-attests", "capability.levels", "Every start under it would fail.", levels("default", sandbox.PermissionAdvanced)},
+		Mutant{"advanced-that-nobody-attests", "capability.levels", "Every start under it would fail.",
+			func(p *Provider, d *sandbox.Driver) sandbox.Provider {
+				return bare{levels("default", sandbox.PermissionAdvanced)(p, d)}
+			}},
 	)
 }
 

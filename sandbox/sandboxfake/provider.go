@@ -37,7 +37,7 @@ const Account = "agent"
 
 // All is every capability that the fake has.
 func All() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, CorrelatedCreate: true, InventoryListing: true, ProcessSessions: true}
+	return sandbox.Capabilities{Pause: true, CorrelatedCreate: true, InventoryListing: true, ProcessSessions: true, IsolatedSessions: true, IsolatedSessionRecovery: true}
 }
 
 // Provider is an honest backend in memory. Sandboxes are gone for good when

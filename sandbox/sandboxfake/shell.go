@@ -3,6 +3,7 @@ package sandboxfake
 import (
 	"bytes"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ type shell struct {
 	// nobody takes it any more.
 	write func(c sandbox.Channel, b []byte, stop <-chan struct{}) bool
 	size  func() (s sandbox.Size, ok bool) // of the terminal
+	sess  *session                         // that it runs in; nil: none
 }
 
 // run does a line and says how it ended. The task is gone afterwards.
@@ -165,6 +167,9 @@ func (s *shell) abs(path string) string {
 
 // file looks a path up; nil: nothing is there.
 func (s *shell) file(path string, follow bool) *node {
+	if s.sess != nil && s.sess.denied(s.m.tree, s.abs(path), false) {
+		return nil
+	}
 	at, err := s.m.tree.existing(nil, s.abs(path), follow)
 	if err != nil {
 		return nil
@@ -193,6 +198,9 @@ func (s *shell) save(path string, b []byte, add bool) int {
 	t := s.m.tree
 	t.mu.Lock()
 	at, err := t.named(nil, s.abs(path), true)
+	if err == nil && s.sess != nil && s.sess.denied(t, s.abs(path), true) {
+		err = fs.ErrPermission
+	}
 	if err != nil || at.n != nil && !at.n.mode.IsRegular() {
 		t.mu.Unlock()
 		return s.err("the file can't be written")
