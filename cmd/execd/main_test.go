@@ -20,6 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/astrabox/astrabox/internal/execd"
+	"github.com/astrabox/astrabox/internal/execd/confine"
+	"github.com/astrabox/astrabox/internal/execd/isolated"
 	"github.com/astrabox/astrabox/sandbox"
 	client "github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -37,9 +40,15 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if isolated.Inside() {
+		os.Exit(execd.SessionMain(true))
+	}
 	switch how := os.Getenv(runMain); how {
 	case "":
 		os.Exit(m.Run())
+	case "bare":
+		fmt.Fprintln(os.Stderr, bare())
+		os.Exit(1)
 	case "rude":
 		fmt.Fprintln(os.Stderr, rude())
 		os.Exit(1)
@@ -63,6 +72,16 @@ func TestMain(m *testing.M) {
 		}
 		main()
 	}
+}
+
+// bare becomes the program without the capabilities that mounts take.
+func bare() error {
+	runtime.LockOSThread()
+	if err := confine.Thread(^confine.Mounting, confine.Filter{}); err != nil {
+		return err
+	}
+	os.Setenv(runMain, "main")
+	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // rude becomes the program with all signals ignored and blocked, whatever the

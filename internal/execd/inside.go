@@ -132,7 +132,7 @@ func (in *inside) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	problem := ""
-	const maxSeconds = int64(maxTimeout / 1000)
+	const maxSeconds = maxTimeout / 1000
 	switch {
 	case req.Code == "":
 		problem = "code is empty"

@@ -385,6 +385,32 @@ func TestIsolatedIdle(t *testing.T) {
 	}
 }
 
+// A program that stops everything it can reach, also what is just being
+// started, hurts its own session at most.
+func TestIsolatedHostileStops(t *testing.T) {
+	p := startIsolated(t)
+	bad, good := p.session(t), p.session(t)
+	says(t, bad, sandbox.Command{Line: "for i in 1 2 3; do (setsid sh -c 'sleep 0.3; while :; do kill -STOP -1 2>/dev/null; done' >/dev/null 2>&1 &); done"})
+	for range 5 {
+		begun := time.Now()
+		c, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		_, err := bad.Commands().Run(c, sandbox.Command{Line: "for i in $(seq 20); do true | true; done"})
+		cancel()
+		if took := time.Since(begun); took > patience/2 {
+			t.Errorf("a run of 200 ms took %v: %v", took, err)
+		}
+		if got := says(t, good, sandbox.Command{Line: "echo on"}); got != "on\n||0" {
+			t.Errorf("the other session: %q", got)
+		}
+	}
+	if got := run(t, p.daemon, "echo on"); string(got.Stdout) != "on\n" {
+		t.Errorf("the daemon: %+v", got)
+	}
+	if err := p.CloseIsolatedSession(ctx(t), "s", bad.SessionID()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Deleting a session in the middle of a run tells the run's client.
 func TestIsolatedDeleteDuringARun(t *testing.T) {
 	p := startIsolated(t)

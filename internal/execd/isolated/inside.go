@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -22,8 +23,14 @@ const argv0 = "execd-session"
 
 // Inside reports whether this process is the first of a session. A program that
 // makes sessions asks first thing, and then calls [Enter] instead of what it
-// does otherwise.
-func Inside() bool { return len(os.Args) > 0 && os.Args[0] == argv0 && os.Getpid() == 1 }
+// does otherwise. In one that never asked no session can be made: it would do
+// as process 1 what it always does.
+func Inside() bool {
+	asked.Store(true)
+	return len(os.Args) > 0 && os.Args[0] == argv0 && os.Getpid() == 1
+}
+
+var asked atomic.Bool
 
 // The descriptors that a session's first process gets.
 const (

@@ -96,7 +96,10 @@ func (m *Manager) Capability(ctx context.Context) Capability {
 }
 
 func (m *Manager) probe(ctx context.Context) error {
-	if os.Geteuid() != 0 {
+	switch {
+	case !asked.Load():
+		return errors.New("this program can't be the first process of a session")
+	case os.Geteuid() != 0:
 		return errors.New("the daemon is not root")
 	}
 	have, err := confine.Effective()
