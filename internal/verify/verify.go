@@ -41,6 +41,8 @@ type Options struct {
 	Image, Account string
 	ShortTTL       time.Duration
 	Conform        conform.Options
+
+	twin func(context.Context, sandbox.CreateSpec) (string, error) // of the bundled service
 }
 
 // Find gives the installed driver of a name. The error lists what is installed.
@@ -104,6 +106,7 @@ func (o *Options) startBundled(ctx context.Context) (stop func() error, err erro
 	if _, _, err := launch.Ensure(context.WithoutCancel(ctx), launch.Config{StateDir: state, Executable: o.Exe}); err != nil {
 		return nil, errors.Join(err, stop())
 	}
+	o.twin = twin(state)
 	settings := map[string]string{
 		"ASTRABOX_SANDBOX_OPENAPI_LISTEN_FILE": sandboxd.ListenFile(state),
 		"ASTRABOX_SANDBOX_OPENAPI_KEY_FILE":    sandboxd.KeyFile(state),
@@ -177,7 +180,10 @@ func run(ctx context.Context, o Options, show func(conform.Report) error) (err e
 	} else {
 		cases = append(cases, conform.Unbound(bindErr)...)
 	}
-	return show(conform.Check(ctx, cases, o.Conform))
+	if err := show(conform.Check(ctx, cases, o.Conform)); err != nil {
+		return err
+	}
+	return ctx.Err() // a run that was cut short shows nothing of what it left out
 }
 
 func (o Options) bind(ctx context.Context, p sandbox.Provider) (*conform.Live, error) {
@@ -188,7 +194,7 @@ func (o Options) bind(ctx context.Context, p sandbox.Provider) (*conform.Live, e
 	}); err != nil {
 		return nil, err
 	}
-	return &conform.Live{Provider: b, Account: o.Account, ShortTTL: o.ShortTTL, Spec: func() sandbox.CreateSpec {
+	return &conform.Live{Provider: b, Account: o.Account, ShortTTL: o.ShortTTL, Twin: o.twin, Spec: func() sandbox.CreateSpec {
 		return sandbox.CreateSpec{
 			Image:            o.Image,
 			ResourceLimits:   map[string]string{"cpu": "2", "memory": "1Gi", "pids": "1024"},

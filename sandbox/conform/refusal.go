@@ -113,6 +113,32 @@ func refusalClauses() []Clause[Subject] {
 		out = append(out, c)
 	}
 	return append(out,
+		Clause[Subject]{ID: "ids.isolated", Doc: "The operations on isolated sessions refuse a sandbox id of another form with SANDBOX_NAME_INVALID, before any request.",
+			Capability: "IsolatedSessions", Refusal: notBound("IsolatedSessions"),
+			Check: func(ctx context.Context, s Subject) error {
+				b := s.backend()
+				if b.Isolated == nil {
+					return Unmet("IsolatedSessions to come with its operations", "no such methods")
+				}
+				for _, id := range badIDs {
+					for doing, ask := range map[string]func() error{
+						"ReadIsolationCapability":  func() error { _, err := b.Isolated.ReadIsolationCapability(ctx, id); return err },
+						"PrepareIsolatedWorkspace": func() error { return b.Isolated.PrepareIsolatedWorkspace(ctx, id, "/w", 1, 1) },
+						"OpenIsolatedSession": func() error {
+							_, err := b.Isolated.OpenIsolatedSession(ctx, id, sandbox.IsolatedSessionSpec{Workspace: "/w"})
+							return err
+						},
+						"ConnectIsolatedSession":      func() error { _, err := b.Isolated.ConnectIsolatedSession(ctx, id, nobody); return err },
+						"CloseIsolatedSession":        func() error { return b.Isolated.CloseIsolatedSession(ctx, id, nobody) },
+						"CountActiveIsolatedSessions": func() error { _, err := b.Isolated.CountActiveIsolatedSessions(ctx, id); return err },
+					} {
+						if err := Refused(fmt.Sprintf("%s of the id %q", doing, id), ask(), sandbox.CodeNameInvalid); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}},
 		Clause[Subject]{ID: "context.ended", Doc: "With a context that has ended no operation gives a verdict, and each returns at once.",
 			Timeout: 10 * time.Second,
 			Check: func(ctx context.Context, s Subject) error {

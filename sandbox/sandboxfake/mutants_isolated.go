@@ -214,6 +214,14 @@ func isolatedMutants() []Mutant {
 				return c, err
 			}
 		})},
+		{"close-asks-for-any-id", "ids.isolated", "An id with a slash in it changes the path of a request.", loosening(func(l *loose, p *Provider) {
+			l.close = func(ctx context.Context, id, name string) error {
+				if !sandbox.ValidID(id) {
+					return nil
+				}
+				return p.CloseIsolatedSession(ctx, id, name)
+			}
+		})},
 		{"workspace-for-everybody", "isolated.workspace", "Conversations that share a sandbox read each other.", preparing(func(ctx context.Context, p *Provider, id, dir string, uid, gid uint32) error {
 			return errors.Join(p.PrepareIsolatedWorkspace(ctx, id, dir, uid, gid),
 				after(ctx, p, id, func(f sandbox.Files) error { return f.SetAttr(ctx, dir, sandbox.Attr{Mode: sandbox.Mode(0o755)}) }))
