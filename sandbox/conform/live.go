@@ -108,7 +108,7 @@ func (l *Live) Close(ctx context.Context) error {
 // Unbound gives the cases of a provider that can't be bound: each is skipped
 // for that reason. What is wrong fails clauses of [StructuralContract].
 func Unbound(err error) (out []Case) {
-	left := "the provider can't be bound: " + oneLine(err.Error())
+	left := "the provider can't be bound: " + err.Error()
 	for _, i := range slices.Concat(infos(LifecycleContract()), infos(DataContract()), infos(ProcessesContract())) {
 		out = append(out, Case{Info: i, left: left})
 	}

@@ -89,19 +89,12 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 	defer func() {
 		r.Info = c.Info
 		r.Ms = time.Since(start).Milliseconds()
-		for _, s := range o.Secrets {
-			if s != "" {
-				r.Reason = strings.ReplaceAll(r.Reason, s, "[secret]")
-				r.Expected = strings.ReplaceAll(r.Expected, s, "[secret]")
-				r.Seen = strings.ReplaceAll(r.Seen, s, "[secret]")
-			}
-		}
 	}()
 	if ctx.Err() != nil {
 		return Result{Status: Skipped, Reason: "the run ended before: " + context.Cause(ctx).Error()}
 	}
 	if c.left != "" {
-		return Result{Status: Skipped, Reason: c.left}
+		return Result{Status: Skipped, Reason: o.text(c.left)}
 	}
 	do, passed := c.check, Result{Status: Passed}
 	if c.Capability != "" && !c.declared {
@@ -117,7 +110,20 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 			err = cleanup
 		}
 	}
+	if err != nil && ctx.Err() != nil {
+		return Result{Status: Skipped, Reason: "the run ended meanwhile: " + context.Cause(ctx).Error()}
+	}
 	return c.judge(err, passed, o)
+}
+
+// text is what a report may show of s: no secret, and one short line of it.
+func (o Options) text(s string) string {
+	for _, secret := range o.Secrets {
+		if secret != "" {
+			s = strings.ReplaceAll(s, secret, "[secret]")
+		}
+	}
+	return oneLine(s)
 }
 
 // judge turns what a clause returned into its result.
@@ -126,24 +132,24 @@ func (c Case) judge(err error, passed Result, o Options) Result {
 	var s *skipped
 	switch {
 	case errors.As(err, &s):
-		return Result{Status: Skipped, Reason: oneLine(s.reason)}
+		return Result{Status: Skipped, Reason: o.text(s.reason)}
 	case err == nil && listed && passed.Status == Passed:
 		return Result{Status: Failed, Reason: "it is listed as a deviation and passes: take it off the list",
-			Expected: "a deviation: " + oneLine(deviation), Seen: "the promise is kept"}
+			Expected: "a deviation: " + o.text(deviation), Seen: "the promise is kept"}
 	case err == nil:
 		return passed
 	}
 	r := Result{Status: Failed, Reason: c.Doc}
 	var f *Failure
 	if errors.As(err, &f) {
-		r.Expected, r.Seen = oneLine(f.Expected), oneLine(f.Seen)
+		r.Expected, r.Seen = o.text(f.Expected), o.text(f.Seen)
 	} else {
-		r.Expected, r.Seen = oneLine(c.Doc), oneLine(err.Error())
+		r.Expected, r.Seen = o.text(c.Doc), o.text(err.Error())
 	}
 	if passed.Status == NotDeclared {
 		r.Reason = c.Capability + " isn't declared, so what it would give must be refused"
 	} else if listed {
-		r.Status, r.Reason = Deviation, oneLine(deviation)
+		r.Status, r.Reason = Deviation, o.text(deviation)
 	}
 	return r
 }
