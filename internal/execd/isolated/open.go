@@ -395,7 +395,9 @@ func (o *Open) pass(w http.ResponseWriter, out *http.Request) {
 	}
 	w.WriteHeader(resp.StatusCode)
 	flush := http.NewResponseController(w).Flush
-	if resp.Header.Get("Content-Type") == "text/event-stream" && flush() != nil { // the client learns that the run has begun
+	// The client learns that a stream has begun; runs answered in frames say so
+	// by themselves before long.
+	if resp.ContentLength < 0 && resp.Header.Get("Content-Type") != wire.OutputType && flush() != nil {
 		return
 	}
 	buf := buffers.Get().(*[bufferSize]byte)
