@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/astrabox/astrabox/internal/execd"
+	"github.com/astrabox/astrabox/internal/execd/confine"
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox"
 	client "github.com/astrabox/astrabox/sandbox/execd"
@@ -36,6 +37,9 @@ type place struct {
 func startIsolated(t testing.TB) place {
 	t.Helper()
 	machine.NeedRoot(t)
+	if have, err := confine.Effective(); err != nil || have&confine.Mounting != confine.Mounting {
+		machine.Missing(t, "it needs the capabilities that mounts and namespaces take: %x, %v", have, err)
+	}
 	d := startWith(t, execd.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Files: files.New(files.Config{})})
 	return place{d, client.Isolated(func(context.Context, string) (*client.Conn, error) { return d.conn, nil })}
 }

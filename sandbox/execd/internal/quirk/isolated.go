@@ -210,7 +210,8 @@ func (s *Server) runIsolated(w http.ResponseWriter, r *http.Request, i *isolated
 		code = "( " + set.String() + "\n" + code + "\n)"
 	}
 	ended := make(chan struct{})
-	defer close(ended)
+	over := sync.OnceFunc(func() { close(ended) })
+	defer over()
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
@@ -226,6 +227,11 @@ func (s *Server) runIsolated(w http.ResponseWriter, r *http.Request, i *isolated
 		case <-s.done:
 		case <-ended:
 			return
+		}
+		select {
+		case <-ended: // and the client went away behind the last event
+			return
+		default:
 		}
 		if s.faults[RunEndsSession] {
 			i.kill()
@@ -265,9 +271,11 @@ func (s *Server) runIsolated(w http.ResponseWriter, r *http.Request, i *isolated
 		}
 		switch {
 		case found && status == "0":
+			over()
 			send(map[string]any{"type": "execution_complete"})
 			return
 		case found:
+			over()
 			send(map[string]any{"type": "error", "text": "command exited with code " + status, "error": map[string]any{"ename": "ExitError", "evalue": status, "traceback": nil}})
 			return
 		}
