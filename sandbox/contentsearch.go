@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"iter"
 	"regexp"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -19,7 +20,7 @@ type ContentQuery struct {
 	// newline, at most 1 KiB.
 	Text       string
 	Regexp     bool
-	IgnoreCase bool
+	IgnoreCase bool // as Unicode folds; in a plain text of ASCII, as ASCII does
 	// Name is a glob for base names, as Files.Search takes it; "" means all.
 	Name string
 	// Max bounds how many matching lines are given: 0 means 1,000, at most 100,000.
@@ -115,6 +116,7 @@ func (m *ContentMatcher) scanFile(ctx context.Context, f Files, path string, fou
 type ContentMatcher struct {
 	ContentQuery
 	literal []byte         // what to look for, when that is all
+	low     []byte         // room for a piece in lower case, as literal is then
 	re      *regexp.Regexp // else
 	buf     []byte
 }
@@ -124,6 +126,7 @@ const (
 	scanOverlap = 4 << 10
 	scanShown   = 512
 	scanProbe   = 8 << 10 // where a NUL means a binary file
+	foldPiece   = 4 << 10
 )
 
 // Compile checks a query. Its errors are [*Error]s of CodeInvalid.
@@ -152,6 +155,11 @@ func (q ContentQuery) Compile() (*ContentMatcher, error) {
 		m.literal = []byte(q.Text)
 		return m, nil
 	}
+	if !q.Regexp && !strings.ContainsFunc(q.Text, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		m.literal = bytes.ToLower([]byte(q.Text))
+		m.low = make([]byte, foldPiece+len(m.literal))
+		return m, nil
+	}
 	text := q.Text
 	if !q.Regexp {
 		if !utf8.ValidString(text) {
@@ -175,7 +183,11 @@ func (q ContentQuery) Compile() (*ContentMatcher, error) {
 // It lies within one line.
 func (m *ContentMatcher) find(b []byte) (start, end int, ok bool) {
 	if m.re == nil {
-		start = bytes.Index(b, m.literal)
+		if m.low != nil {
+			start = m.findFolded(b)
+		} else {
+			start = bytes.Index(b, m.literal)
+		}
 		return start, start + len(m.literal), start >= 0
 	}
 	loc := m.re.FindIndex(b)
@@ -199,6 +211,25 @@ func (m *ContentMatcher) find(b []byte) (start, end int, ok bool) {
 		at += len(line) + 1
 	}
 	return 0, 0, false
+}
+
+// findFolded looks for the literal in pieces in lower case, which is many times
+// faster than an expression that ignores case.
+func (m *ContentMatcher) findFolded(b []byte) int {
+	for at := 0; at < len(b); at += foldPiece {
+		piece := b[at:min(len(b), at+foldPiece+len(m.literal)-1)]
+		low := m.low[:len(piece)]
+		for i, c := range piece {
+			if 'A' <= c && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			low[i] = c
+		}
+		if i := bytes.Index(low, m.literal); i >= 0 {
+			return at + i
+		}
+	}
+	return -1
 }
 
 // Scan reads r, the content of one file, and calls found for each line that

@@ -48,6 +48,7 @@ func TestSearchContentOverBaseOperations(t *testing.T) {
 		"straddle": long[:131072-3] + "needle\n" + long + "\nneedle",
 		"lines":    strings.Repeat("some line\n", 20_000) + "the needle\n",
 		"empty":    "",
+		"colours":  "rot\ngrün\n",
 	} {
 		must(t, os.WriteFile(dir+"/"+name, []byte(content), 0o644))
 	}
@@ -59,6 +60,9 @@ func TestSearchContentOverBaseOperations(t *testing.T) {
 	}{
 		{"literal", sandbox.ContentQuery{Text: "needle"}, []string{"/a.txt:2:needle", "/b.md:1:needle", "/lines:20001:needle", "/long:1:needle", "/long:2:needle", "/straddle:1:needle", "/straddle:3:needle"}},
 		{"case", sandbox.ContentQuery{Text: "NEEDLE", IgnoreCase: true, Name: "*.txt"}, []string{"/a.txt:2:needle", "/a.txt:4:Needle"}},
+		{"case beyond ASCII", sandbox.ContentQuery{Text: "GRÜN", IgnoreCase: true}, []string{"/colours:2:grün"}},
+		{"case far away", sandbox.ContentQuery{Text: "The Needle", IgnoreCase: true, Name: "lines"}, []string{"/lines:20001:the needle"}},
+		{"case in pieces", sandbox.ContentQuery{Text: "nEEdle", IgnoreCase: true, Name: "[ls]*"}, []string{"/lines:20001:needle", "/long:1:needle", "/long:2:needle", "/straddle:1:needle", "/straddle:3:needle"}},
 		{"regexp", sandbox.ContentQuery{Text: `n[e]{2}dle$`, Regexp: true, Name: "a*"}, nil},
 		{"anchors", sandbox.ContentQuery{Text: `^t\w+`, Regexp: true, Name: "a*"}, []string{"/a.txt:2:two", "/a.txt:3:three"}},
 		{"empty matches", sandbox.ContentQuery{Text: `z*`, Regexp: true, Name: "a*"}, []string{"/a.txt:1:", "/a.txt:2:", "/a.txt:3:", "/a.txt:4:", "/a.txt:5:"}},
