@@ -2,7 +2,6 @@ package execd_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -449,62 +448,4 @@ func TestForeignOpen(t *testing.T) {
 			t.Errorf("a file of /sys: %q", got)
 		}
 	})
-}
-
-func TestForeignList(t *testing.T) {
-	shells(t, func(t *testing.T, shell, searched string) {
-		b := foreign(t, quirk.Harmless...)
-		b.s.Shell, b.s.Path = shell, searched
-		f, dir := b.files()
-		for _, d := range []string{"/a/b/c", "/a.d", "/z"} {
-			must(t, os.MkdirAll(dir+d, 0o755))
-		}
-		for _, p := range []string{"/a/x.go", "/a/b/.hidden.go", "/a/b/c/\xff.go", "/B.go", "/[x].txt", "/a.d/y.TXT"} {
-			put(t, dir+p, "")
-		}
-		must(t, os.Symlink("a", dir+"/link"))
-		must(t, os.Symlink("/target\xfe", dir+"/z/l.go"))
-		check := func(want ...string) func(seq iter.Seq2[sandbox.FileInfo, error], err error) {
-			t.Helper()
-			return func(seq iter.Seq2[sandbox.FileInfo, error], err error) {
-				t.Helper()
-				for range 2 { // a sequence can be ranged over again
-					if diff := cmp.Diff(append([]string{}, want...), paths(t, dir, seq, err)); diff != "" {
-						t.Error(diff)
-					}
-				}
-			}
-		}
-		check()(f.List(ctx(t), dir, 0))
-		check("/B.go", "/[x].txt", "/a", "/a.d", "/link", "/z")(f.List(ctx(t), dir+"/", 1))
-		check("/B.go", "/[x].txt", "/a", "/a/b", "/a/x.go", "/a.d", "/a.d/y.TXT", "/link", "/z", "/z/l.go")(f.List(ctx(t), dir, 2))
-		check("/a/b/c/\xff.go")(f.List(ctx(t), dir+"/a/b/c", 5))
-		check("/link/b", "/link/x.go")(f.List(ctx(t), dir+"/link", 1))
-		check("/B.go", "/a/b/.hidden.go", "/a/b/c/\xff.go", "/a/x.go", "/z/l.go")(f.Search(ctx(t), dir, "*.go"))
-		check("/a/b/c/\xff.go")(f.Search(ctx(t), dir, "\xff*"))
-		check()(f.Search(ctx(t), dir, "\xfe*"))
-		check("/B.go", "/a/x.go", "/a.d/y.TXT")(f.Search(ctx(t), dir, "{[Bx].go,*.TXT}"))
-		check("/[x].txt")(f.Search(ctx(t), dir, `\[x\].???`))
-		check()(f.Search(ctx(t), dir, "b/*"))
-		check("/a/b", "/a/x.go")(f.Beneath(dir).Beneath(dir+"/a").List(ctx(t), dir+"/a", 1))
-		seq, err := f.List(ctx(t), dir, 9)
-		must(t, err)
-		for i, err := range seq {
-			must(t, err)
-			same, err := f.Stat(ctx(t), i.Path)
-			if diff := cmp.Diff(same, i); err != nil || diff != "" {
-				t.Errorf("%s, %v", diff, err)
-			}
-		}
-	})
-}
-
-func ExampleDeviations() {
-	for _, d := range execd.Deviations() {
-		if d.Face == "files" {
-			fmt.Println(d.ID != "" && d.Says != "" && d.Reason != "")
-			break
-		}
-	}
-	// Output: true
 }

@@ -273,7 +273,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			i, err := os.Lstat(path)
 			switch {
 			case err != nil && s.faults[ListFails]:
-				return fmt.Errorf("lstat: %v", err)
+				return errors.New("lstat: " + err.Error())
 			case err != nil:
 				continue
 			}
