@@ -160,7 +160,7 @@ func (f *foreignFiles) upload(ctx context.Context, path string, r io.Reader) (in
 				return nil, err
 			}
 			sent.Store(c.src)
-			return io.MultiReader(bytes.NewReader(head.Bytes()), body, strings.NewReader(foot)), nil
+			return &whileWanted{ctx, io.MultiReader(bytes.NewReader(head.Bytes()), body, strings.NewReader(foot))}, nil
 		},
 	})
 	failed := c.stop()
@@ -178,4 +178,19 @@ func (f *foreignFiles) upload(ctx context.Context, path string, r io.Reader) (in
 	defer resp.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, errorBodyLimit))
 	return c.src.n.Load(), unreachable(ctx, err)
+}
+
+// whileWanted fails once ctx has ended, so that a body that nobody wants any
+// more doesn't get its end.
+type whileWanted struct {
+	ctx context.Context // of the one write that this value serves
+	r   io.Reader
+}
+
+func (w *whileWanted) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if w.ctx.Err() != nil {
+		return 0, w.ctx.Err()
+	}
+	return n, err
 }
