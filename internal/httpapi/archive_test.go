@@ -33,7 +33,7 @@ func TestArchive(t *testing.T) {
 		}
 	}
 	body := r.do("GET", one+"/files/archive", "").body
-	z, err := zip.NewReader(strings.NewReader(string(body)), int64(len(body)))
+	z, err := zip.NewReader(strings.NewReader(body), int64(len(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
