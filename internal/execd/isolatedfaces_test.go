@@ -63,6 +63,34 @@ func TestIsolatedFiles(t *testing.T) {
 	if _, err := f.Stat(ctx(t), "/tmp/seen/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
+	// What a Files has besides works in a session too.
+	packed, err := sandbox.Archive(ctx(t), f, "/tmp/seen/d", sandbox.ArchiveTar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := sandbox.Extract(ctx(t), f, "/tmp/seen/d", packed, sandbox.ExtractOptions{})
+	packed.Close()
+	if err != nil {
+		t.Errorf("packed and unpacked: %+v, %v", made, err)
+	}
+	watching, stop := context.WithCancel(ctx(t))
+	defer stop()
+	changes, err := sandbox.Watch(watching, f, "/tmp/seen/d", sandbox.WatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := says(t, s, sandbox.Command{Line: "touch d/seen", Dir: "/tmp/seen"}); got != "||0" {
+		t.Error(got)
+	}
+	for change, err := range changes {
+		if err != nil || strings.HasSuffix(change.Path, "d/seen") {
+			if err != nil {
+				t.Errorf("watching: %v", err)
+			}
+			break
+		}
+	}
+	stop()
 	if err := f.RemoveAll(ctx(t), "/tmp/seen/d"); err != nil {
 		t.Error(err)
 	}
