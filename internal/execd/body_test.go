@@ -106,3 +106,31 @@ func TestBodiesHaveToCome(t *testing.T) {
 		})
 	}
 }
+
+// The deadline that one answer ended with isn't the next one's.
+func TestDeadlinesAreNotInherited(t *testing.T) {
+	const short = 20 * time.Millisecond
+	var server Server
+	s := httptest.NewServer(server.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "answer")
+		newFrameWriter(w).hurry()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(short)) // sooner, for the test
+	})))
+	defer s.Close()
+	client := s.Client()
+	for range 3 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "answer" {
+			t.Errorf("%q, %v", b, err)
+		}
+		resp.Body.Close()
+		<-time.After(2 * short)
+	}
+}

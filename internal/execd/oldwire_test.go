@@ -173,7 +173,8 @@ func TestOldTimeoutIsTold(t *testing.T) {
 func TestOldPromptness(t *testing.T) {
 	d := start(t)
 	first, end := time.Hour, time.Hour
-	for range 40 { // the best counts: others may use the machine
+	const most = 5 * time.Millisecond
+	for try := 0; try < 400 && (first > most || end > most); try++ { // the best counts: others may use the machine
 		begun := time.Now()
 		resp := post(t, d, "/command", `{"command":"echo x; sleep 0.02"}`, nil)
 		r := json.NewDecoder(resp.Body)
@@ -193,7 +194,7 @@ func TestOldPromptness(t *testing.T) {
 		end = min(end, time.Since(last))
 		resp.Body.Close()
 	}
-	if end > 5*time.Millisecond || first > 5*time.Millisecond {
+	if end > most || first > most {
 		t.Errorf("the first output after %v, the end %v after the last event", first, end)
 	}
 }
