@@ -1,6 +1,7 @@
 package execd_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -143,6 +144,8 @@ func TestStalledReaders(t *testing.T) {
 	open(fmt.Sprintf("POST /command HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s", wire.HeaderToken, token, len(body), body))
 	id := oldSession(t, d, `{"command":"`+line+`process"}`)
 	open(fmt.Sprintf("GET /pty/%s/ws?pty=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n", id, wire.HeaderToken, token))
+	frames := `{"command":"yes","timeout":1000}`
+	open(fmt.Sprintf("POST /command HTTP/1.1\r\nHost: x\r\n%s: %s\r\nAccept: %s\r\nContent-Length: %d\r\n\r\n%s", wire.HeaderToken, token, wire.OutputType, len(frames), frames))
 	eventually(t, "the end of both", func() bool { return exists("command") && exists("process") })
 	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("they were held up for %v", took)
@@ -150,6 +153,16 @@ func TestStalledReaders(t *testing.T) {
 	conn := oldAttach(t, d, id, "pty=0&since=999999999") // free for the next client
 	if got, err := oldRead(t, conn); err != nil || !strings.Contains(got, "connected") {
 		t.Errorf("the next client: %q %v", got, err)
+	}
+	conn.CloseNow()
+	if resp, body := get(t, d, "DELETE", "/pty/"+id); resp.StatusCode != http.StatusOK {
+		t.Errorf("DELETE: %d %s", resp.StatusCode, body)
+	}
+	// A command whose time is over goes, though its client takes nothing of it.
+	wait, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if d.Quiet(wait); wait.Err() != nil {
+		t.Error("a command of a second still counts as running")
 	}
 }
 

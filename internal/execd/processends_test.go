@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -163,5 +164,22 @@ func TestTooManyProcesses(t *testing.T) {
 	}
 	if sandbox.CodeOf(err) != sandbox.CodeCapacity || n != 257 {
 		t.Errorf("after %d: %v", n, err)
+	}
+}
+
+// A process that waits for somebody to take its output is deleted like any other.
+func TestDeleteOfABlockedProcess(t *testing.T) {
+	d := start(t)
+	for _, tty := range []*sandbox.Size{nil, {Cols: 80, Rows: 24}} {
+		s := process(t, d, sandbox.ProcessSpec{Line: "yes", Buffer: 4 << 10, Full: sandbox.Block, TTY: tty, Key: fmt.Sprint("tty ", tty != nil)})
+		s.attach(sandbox.AttachOptions{}).Close()
+		eventually(t, "a full buffer", func() bool { return s.status().Next == 4<<10 })
+		begun := time.Now()
+		if err := s.p.Delete(ctx(t), s.id); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("the deletion took %v", took)
+		}
 	}
 }

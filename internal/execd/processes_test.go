@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 func TestProcessLife(t *testing.T) {
@@ -267,6 +269,44 @@ func TestWatchers(t *testing.T) {
 	}
 	collect(t, holder, 0)
 	wg.Wait()
+}
+
+// A watcher changes nothing, whatever it sends.
+func TestWatchersAreDeaf(t *testing.T) {
+	d := start(t)
+	s := process(t, d, sandbox.ProcessSpec{Line: "cat; stty size", TTY: &sandbox.Size{Cols: 80, Rows: 24}})
+	holder := s.attach(sandbox.AttachOptions{})
+	for _, message := range []string{
+		"\x00from the watcher\n", `t{"type":"stdin_close"}`, `t{"type":"resize","cols":10,"rows":10}`,
+		`t{"type":"signal","signal":"SIGKILL"}`, `t{"type":"ack","offset":1000}`,
+	} {
+		conn, _, err := dialProcess(ctx(t), d, s.id, "mode=viewer", wire.ProcessProtocol) //nolint:bodyclose // read by Dial
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, b := websocket.MessageBinary, []byte(message)
+		if text, ok := strings.CutPrefix(message, "t"); ok {
+			kind, b = websocket.MessageText, []byte(text)
+		}
+		if err := conn.Write(ctx(t), kind, b); err != nil {
+			t.Fatal(err)
+		}
+		// What came before the goodbye was carried out.
+		if err := conn.Write(ctx(t), websocket.MessageText, []byte(`{"type":"detach"}`)); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, _, err = conn.Read(ctx(t))
+		}
+		conn.CloseNow()
+	}
+	if err := holder.Send(ctx(t), []byte("from the holder\n\x04")); err != nil {
+		t.Fatal(err)
+	}
+	const echo = "from the holder\r\n"
+	if got := collect(t, holder, 0); got.out != echo+echo+"24 80\r\n" || !cmp.Equal(got.exits, []sandbox.Exit{{}}) {
+		t.Errorf("%+v", got)
+	}
 }
 
 // What was accepted is counted, outlives the attachment, and arrives once.

@@ -65,3 +65,39 @@ func TestStartAfterStop(t *testing.T) {
 		t.Errorf("Start: %v, %v, want ErrClosed", c, err)
 	}
 }
+
+// A child that has ended before it was registered, with no other ending after
+// it, is reaped and told all the same.
+func TestEndBeforeRegistration(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		r := NewReaper(all)
+		if err := r.beginStart(); err != nil {
+			t.Fatal(err)
+		}
+		pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "exit 7"}, &syscall.ProcAttr{Dir: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(20 * time.Second); waiting() != pid; {
+			if time.Now().After(end) {
+				t.Fatal("it doesn't end")
+			}
+			<-time.After(time.Millisecond)
+		}
+		r.reap() // what its signal asks for
+		if got := waiting(); got != pid {
+			t.Fatalf("all=%v: process %d was reaped before anybody knew whose it is", all, pid)
+		}
+		c := &Child{PID: pid, r: r, done: make(chan struct{})}
+		r.endStart(c, true)
+		select {
+		case <-c.Done():
+			if got := c.Exit(); got != (Exit{Code: 7}) {
+				t.Errorf("all=%v: %+v", all, got)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("all=%v: never reaped", all)
+		}
+		r.Close()
+	}
+}
