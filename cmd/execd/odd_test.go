@@ -339,3 +339,26 @@ func TestFailedStartsLeaveNothing(t *testing.T) {
 	}
 	d.until(func() bool { return count() <= before })
 }
+
+// What the daemon was told by its environment stays with it.
+func TestOwnVariablesStay(t *testing.T) {
+	const secret = "not-for-children"
+	file := t.TempDir() + "/envs"
+	if err := os.WriteFile(file, []byte("FROM_FILE=$EXECD_TEST_SECRET.$OPEN\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, setup{env: []string{"EXECD_TEST_SECRET=" + secret, "JUPYTER_TOKEN=" + secret, "EXECD_ENVS=" + file, "OPEN=to all"}})
+	const show = `tr '\\0' '\\n' </proc/self/environ; env`
+	for what, got := range map[string]string{
+		"a command":          d.out(`tr '\0' '\n' </proc/self/environ; env`),
+		"an older command":   d.post("/command", `{"command":"`+show+`"}`),
+		"a run of a session": d.post("/session/"+d.session("{}")+"/run", `{"command":"`+show+`"}`),
+	} {
+		if strings.Contains(got, secret) || !strings.Contains(got, "OPEN=to all") {
+			t.Errorf("%s: %s", what, got)
+		}
+		if strings.Contains(got, "FROM_FILE") && !strings.Contains(got, "FROM_FILE=.to all") {
+			t.Errorf("%s has of the file: %s", what, got)
+		}
+	}
+}

@@ -122,7 +122,8 @@ func TestDeadlinesAreNotInherited(t *testing.T) {
 	defer s.Close()
 	client := s.Client()
 	for range 3 {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)
+		// Not a GET, which the client would send again on another connection.
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package child
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -70,7 +71,8 @@ func TestStartAfterStop(t *testing.T) {
 // it, is reaped and told all the same.
 func TestEndBeforeRegistration(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		r := NewReaper(all)
+		// Without its goroutine, which could come to look later by chance.
+		r := &Reaper{all: all, children: map[int]*Child{}, sigs: make(chan os.Signal, 1)}
 		if err := r.beginStart(); err != nil {
 			t.Fatal(err)
 		}
@@ -91,13 +93,15 @@ func TestEndBeforeRegistration(t *testing.T) {
 		c := &Child{PID: pid, r: r, done: make(chan struct{})}
 		r.endStart(c, true)
 		select {
-		case <-c.Done():
-			if got := c.Exit(); got != (Exit{Code: 7}) {
-				t.Errorf("all=%v: %+v", all, got)
-			}
-		case <-time.After(20 * time.Second):
-			t.Errorf("all=%v: never reaped", all)
+		case <-r.sigs:
+			r.reap()
+		default:
+			t.Errorf("all=%v: nobody will look", all)
+			_, _, _ = wait(pid)
+			continue
 		}
-		r.Close()
+		if _, ended := <-c.Done(); ended || c.Exit() != (Exit{Code: 7}) {
+			t.Errorf("all=%v: %+v", all, c.Exit())
+		}
 	}
 }
