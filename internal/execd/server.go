@@ -209,9 +209,6 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		s.requests.Add(1)
 		defer s.requests.Add(-1)
 		rc := http.NewResponseController(w)
-		// The deadline that an answer ends with stays on its connection, so that
-		// its last bytes are bounded too. It isn't the next one's.
-		_ = rc.SetWriteDeadline(time.Time{})
 		w.Header().Set(wire.HeaderServer, name)
 		if !s.authorised(r) {
 			defer timeBody(rc, r, strangerTime)()
