@@ -448,3 +448,29 @@ func TestLackingOperationsNameTheBackend(t *testing.T) {
 		}
 	}
 }
+
+func TestOpen(t *testing.T) {
+	p := &full{}
+	d := driverOf(sandbox.Capabilities{})
+	d.New = func(context.Context, sandbox.Host) (sandbox.Provider, error) { return p, nil }
+	if b, err := d.Open(t.Context(), sandbox.Host{}, "Metrics"); err != nil || b.Metrics != nil || b.Diagnoser == nil || p.closed != 0 {
+		t.Errorf("%v, closed %d times", err, p.closed)
+	}
+	p.caps.Pause = true // not what the driver says
+	if _, err := d.Open(t.Context(), sandbox.Host{}); sandbox.CodeOf(err) != sandbox.CodeInvalid || p.closed != 1 {
+		t.Errorf("%v, closed %d times", err, p.closed)
+	}
+	for name, f := range map[string]func(context.Context, sandbox.Host) (sandbox.Provider, error){
+		"nil":             nil,
+		"no provider":     func(context.Context, sandbox.Host) (sandbox.Provider, error) { return nil, nil },
+		"a nil pointer":   func(context.Context, sandbox.Host) (sandbox.Provider, error) { return (*full)(nil), nil },
+		"a panic":         func(context.Context, sandbox.Host) (sandbox.Provider, error) { panic("boom") },
+		"an error":        func(context.Context, sandbox.Host) (sandbox.Provider, error) { return nil, errors.New("no key") },
+		"embedding a nil": func(context.Context, sandbox.Host) (sandbox.Provider, error) { return &embedsProvider{}, nil },
+	} {
+		d.New = f
+		if b, err := d.Open(t.Context(), sandbox.Host{}); b != nil || sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "scripted") {
+			t.Errorf("%s: %v, %v", name, b, err)
+		}
+	}
+}

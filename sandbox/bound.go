@@ -114,6 +114,27 @@ func Bind(d Driver, p Provider, mask ...string) (*Bound, error) {
 	return b, nil
 }
 
+// Open makes the driver's provider and binds it. A New that panics has failed,
+// and its error is for the operator, who reads it when the server doesn't
+// start; a provider that Bind refuses is closed, where it can be.
+func (d Driver) Open(ctx context.Context, h Host, mask ...string) (*Bound, error) {
+	if d.New == nil {
+		return nil, Errorf(CodeInvalid, "provider %q: New is nil", d.Name)
+	}
+	p, err := safely(func() (Provider, error) { return d.New(ctx, h) })
+	switch {
+	case err != nil && CodeOf(err) == "":
+		return nil, Errorf(CodeInvalid, "provider %q: New: %w", d.Name, err)
+	case err != nil:
+		return nil, err
+	}
+	b, err := Bind(d, p, mask...)
+	if err != nil {
+		return nil, errors.Join(err, Resolve(p, Capabilities{}).Close())
+	}
+	return b, nil
+}
+
 // Resolve finds the operations of what caps declares, as they are: without the
 // checks of Bind, and without the guards, which would hide from a suite that
 // tries a provider what it looks for. AstraBox itself uses Bind.

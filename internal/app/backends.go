@@ -156,14 +156,10 @@ func bindBackends(ctx context.Context, c Config, s *state, b backends, bundled *
 		}
 	}()
 	for _, d := range b.enabled {
-		p, err := d.New(ctx, sandbox.Host{Getenv: bundled.getenv(c.Getenv), Log: c.Log.With("provider", d.Name), InstallationID: s.installation,
-			ExecdPath: c.path("ASTRABOX_EXECD_PATH", "execd")})
+		bound, err := d.Open(ctx, sandbox.Host{Getenv: bundled.getenv(c.Getenv), Log: c.Log.With("provider", d.Name), InstallationID: s.installation,
+			ExecdPath: c.path("ASTRABOX_EXECD_PATH", "execd")}, b.mask...)
 		if err != nil {
 			return out, fault.Wrap(fault.SettingInvalid, err, "The sandbox backend %s can't be used: %s.", d.Name, strings.TrimSuffix(publicText(err), "."))
-		}
-		bound, err := sandbox.Bind(d, p, b.mask...)
-		if err != nil {
-			return out, fault.Wrap(fault.SettingInvalid, err, "The sandbox backend %s can't be used: %s.", d.Name, publicText(err))
 		}
 		out = append(out, bound)
 	}
