@@ -109,6 +109,9 @@ func (u *uploading) once(ctx context.Context, start wire.UploadStart) error {
 	}
 	u.id = st.ID
 	for offsets := 0; st.Offset < u.size; {
+		if st.Offset < 0 {
+			return fmt.Errorf("%w: the daemon's answer makes no sense", sandbox.ErrUnreachable)
+		}
 		before := st.Offset
 		err := u.send(ctx, before, &st)
 		if err == nil && st.Offset <= before {
@@ -125,12 +128,12 @@ func (u *uploading) once(ctx context.Context, start wire.UploadStart) error {
 				return err
 			}
 		}
-		if st.Offset > u.size || st.Offset < 0 {
-			return fmt.Errorf("%w: the daemon's answer makes no sense", sandbox.ErrUnreachable)
-		}
 		if st.Offset > before {
 			u.moved()
 		}
+	}
+	if st.Offset > u.size {
+		return fmt.Errorf("%w: the daemon has more than was sent", sandbox.ErrUnreachable)
 	}
 	u.mu.Lock()
 	in := wire.UploadFinish{ID: u.id, SHA256: hex.EncodeToString(u.sum.Sum(nil))}

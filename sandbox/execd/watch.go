@@ -103,6 +103,7 @@ type watching struct {
 	lines  *bufio.Scanner
 	cancel context.CancelFunc
 	silent *time.Timer // ends a connection on which nothing comes any more
+	limit  time.Duration
 }
 
 func (w *watching) close() {
@@ -127,7 +128,7 @@ func (f *files) watch(ctx context.Context, dir string, o sandbox.WatchOptions) (
 		}
 		return nil, err
 	}
-	w := &watching{body: resp.Body, lines: bufio.NewScanner(resp.Body), cancel: cancel, silent: silent}
+	w := &watching{body: resp.Body, lines: bufio.NewScanner(resp.Body), cancel: cancel, silent: silent, limit: f.c.silence}
 	w.lines.Buffer(make([]byte, 0, 16<<10), maxLine)
 	line, err := w.next(ctx)
 	if err == nil && !line.Ready {
@@ -147,7 +148,7 @@ func (w *watching) next(ctx context.Context) (line wire.WatchLine, err error) {
 		}
 		return line, unreachable(ctx, fmt.Errorf("the watch was cut off: %w", err))
 	}
-	w.silent.Reset(watchSilence)
+	w.silent.Reset(w.limit)
 	if err := json.Unmarshal(w.lines.Bytes(), &line); err != nil {
 		return line, unreachable(ctx, fmt.Errorf("the daemon's answer can't be read: %w", err))
 	}
@@ -175,6 +176,6 @@ func (w *watching) changes(ctx context.Context, yield func(sandbox.Change, error
 		if !yield(c, nil) {
 			return nil
 		}
-		w.silent.Reset(watchSilence)
+		w.silent.Reset(w.limit)
 	}
 }

@@ -147,3 +147,34 @@ func TestHiddenNames(t *testing.T) {
 		}
 	}
 }
+
+// A client hears something from time to time, and one that takes nothing any
+// more ends its watch.
+func TestWatchBeats(t *testing.T) {
+	dir := t.TempDir()
+	s := &service{accounts: account.System}
+	tree, err := s.newWatchTree(nil, dir)
+	must(t, err)
+	defer tree.close()
+	must(t, tree.build())
+	w := httptest.NewRecorder()
+	v := &watcher{t: tree, interval: time.Millisecond, changes: gathered{root: dir}, rc: http.NewResponseController(w), enc: newEncoder(w)}
+	now := time.Now()
+	must(t, v.tick(now)) // the first is due at once
+	must(t, v.tick(now))
+	must(t, v.tick(now.Add(beatTime+time.Second)))
+	if diff := cmp.Diff("{\"beat\":true}\n{\"beat\":true}\n", w.Body.String()); diff != "" {
+		t.Error(diff)
+	}
+	v.enc = newEncoder(deaf{})
+	must(t, os.WriteFile(dir+"/f", nil, 0o600))
+	must(t, v.run(t.Context()))
+	must(t, os.RemoveAll(dir))
+	if err := v.tick(now.Add(time.Hour)); err == nil {
+		t.Error("a root that is gone isn't noticed")
+	}
+}
+
+type deaf struct{}
+
+func (deaf) Write([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
