@@ -55,11 +55,7 @@ func newService(ctx context.Context, exe string) (_ *service, err error) {
 			"ASTRABOX_SANDBOX_OPENAPI_LISTEN_FILE": sandboxd.ListenFile(state),
 			"ASTRABOX_SANDBOX_OPENAPI_KEY_FILE":    sandboxd.KeyFile(state),
 		}
-		p, err := d.New(ctx, sandbox.Host{Getenv: func(name string) string { return settings[name] }, InstallationID: "bench"})
-		if err != nil {
-			return nil, err
-		}
-		s.Bound, err = sandbox.Bind(d, p)
+		s.Bound, err = d.Open(ctx, sandbox.Host{Getenv: func(name string) string { return settings[name] }, InstallationID: "bench"})
 		return s, err
 	}
 	return nil, errors.New("bench: open_sandbox isn't installed")
@@ -73,7 +69,7 @@ func (s *service) close() error {
 		if err := s.destroyAll(ctx); err != nil {
 			return err
 		}
-		if err := s.Bound.Close(); err != nil {
+		if err := s.Close(); err != nil {
 			return err
 		}
 	}
