@@ -356,12 +356,10 @@ func (o *Open) Serve(w http.ResponseWriter, r *http.Request, path string) {
 		return
 	}
 	defer o.done()
-	// Otherwise the HTTP server closes the request's body when the answer begins,
-	// under the eyes of the transport, which then gives the connection up.
-	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-		writeError(w, err)
-		return
-	}
+	// Otherwise net/http closes the request's body when the answer begins, and the
+	// transport, which may still be reading its end, gives up the whole exchange.
+	// Failing means HTTP/2, which has no such rule.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	out := r.Clone(r.Context())
 	u, err := r.URL.Parse("http://session" + path)
 	if err != nil {
