@@ -28,6 +28,8 @@ func readClauses() []Clause[Box] {
 			Doc: "List gives symlinks as such and doesn't go through them."},
 		{ID: "files.list.vanishing", Check: try(listVanishing),
 			Doc: "An entry that vanishes during a listing is left out, and the rest is listed."},
+		{ID: "files.list.large", Check: try(listLarge),
+			Doc: "A directory of thousands of entries is listed whole, each entry once."},
 		{ID: "files.list.early", Check: try(listEarly),
 			Doc: "Ranging over a listing can stop early, and be done again."},
 		{ID: "files.list.refused", Check: try(listRefused),
@@ -38,6 +40,8 @@ func readClauses() []Clause[Box] {
 			Doc: "Open follows symlinks."},
 		{ID: "files.open.kinds", Check: try(openKinds), Timeout: 15 * time.Second,
 			Doc: "What isn't a regular file can't be opened, and the refusal comes at once, for a named pipe too."},
+		{ID: "files.open.proc", Check: try(openProc),
+			Doc: "A file of /proc is read whole, though its size says that it is empty."},
 		{ID: "files.search.patterns", Check: try(searchPatterns),
 			Doc: "Search yields what is below the root and whose base name matches the pattern of * ? [a-z] {a,b}."},
 		{ID: "files.search.hidden", Check: try(searchHidden),
@@ -163,6 +167,19 @@ func listVanishing(t *trial) {
 	stop()
 }
 
+func listLarge(t *trial) {
+	const files = 3000
+	dir := t.mkdir("d")
+	t.does(script.Fill(dir, files))
+	all := t.entries(dir, 1)
+	seen := map[string]bool{}
+	for _, e := range all {
+		seen[e.Path] = true
+	}
+	t.want(len(all) == files && len(seen) == files, fmt.Sprintf("%d entries, each once", files), "%d entries, %d different ones", len(all), len(seen))
+	t.must("removing the tree", t.Files.RemoveAll(t.ctx, dir))
+}
+
 func listEarly(t *trial) {
 	dir, order := grow(t)
 	seq, err := t.Files.List(t.ctx, dir, 9)
@@ -229,6 +246,18 @@ func openKinds(t *trial) {
 		t.fails("opening a "+name, openError(t, t.path(name), 0), sandbox.ErrPathRejected)
 		t.want(time.Since(start) < 5*time.Second, "the refusal at once", "it came after %v", time.Since(start))
 	}
+}
+
+func openProc(t *trial) {
+	const path = "/proc/version"
+	r := t.run(script.CatFile(path))
+	if r.ExitCode != 0 {
+		t.give(Skip("a program of the sandbox can't read %s", path))
+	}
+	t.same("the content", t.read(path), string(r.Stdout))
+	b, err := readAll(t.ctx, t.Files, path, 3, 5)
+	t.must("reading a part", err)
+	t.same("a part of the content", string(b), string(r.Stdout[3:8]))
 }
 
 // found gives the paths below root that a pattern finds.

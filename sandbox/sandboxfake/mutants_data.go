@@ -156,6 +156,13 @@ func readingMutants() []Mutant {
 			list: func(ctx context.Context, f sandbox.Files, dir string, depth int) (files2, error) {
 				return again(ctx, f, dir, depth, func(error) (drop bool, out error) { return true, nil })
 			}}),
+		listMutant("list-ends-at-1000", "files.list.large", "only the first page is fetched", func(all []info) []info { return all[:min(len(all), 1000)] }),
+		listMutant("list-repeats-at-pages", "files.list.large", "the last entry of a page is the first of the next", func(all []info) []info {
+			if len(all) > 1000 {
+				return slices.Insert(all, 1000, all[999])
+			}
+			return all
+		}),
 		fileMutant("list-ranges-once", "files.list.early", "a listing that was looked at is empty", fileHooks{
 			list: func(ctx context.Context, f sandbox.Files, dir string, depth int) (files2, error) {
 				seq, err := f.List(ctx, dir, depth)
@@ -207,6 +214,12 @@ func readingMutants() []Mutant {
 			return f.Open(ctx, p, o, n)
 		}),
 
+		openMutant("open-believes-the-size", "files.open.proc", "the files of /proc are empty", func(ctx context.Context, f sandbox.Files, p string, o, n int64) (io.ReadCloser, error) {
+			if i, err := f.Stat(ctx, p); err == nil && i.Mode.IsRegular() && i.Size == 0 {
+				return io.NopCloser(strings.NewReader("")), nil
+			}
+			return f.Open(ctx, p, o, n)
+		}),
 		searchMutant("search-skips-hidden", "files.search.hidden", ".github is never found", func(i info, pattern string) bool {
 			return !strings.Contains(i.Path, "/.") && matches(pattern, i.Name())
 		}),

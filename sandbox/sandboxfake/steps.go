@@ -118,6 +118,14 @@ var stepsByName = map[string]func(*shell, script.Step) int{
 		}
 		return s.out(b.Bytes())
 	},
+	"fill": func(s *shell, a script.Step) int {
+		for i := range a.Int(1) {
+			if s.save(fmt.Sprintf("%s/%d", a.Arg(0), i+1), nil, false) != 0 {
+				return 1
+			}
+		}
+		return 0
+	},
 	"link": func(s *shell, a script.Step) int { return s.link(a.Arg(0), a.Arg(1)) },
 	"fifo": func(s *shell, a script.Step) int {
 		return s.make(a.Arg(0), func(t *tree) *node { return t.node(fs.ModeNamedPipe|0o644, s.user) })

@@ -28,6 +28,7 @@ type node struct {
 	mode         fs.FileMode // type, permission and special bits
 	owner, group string
 	content      []byte
+	unsized      bool             // as the files of /proc: size 0, whatever they hold
 	target       string           // of a symlink
 	names        map[string]*node // of a directory
 	parent       *node            // of a directory; the root's is itself
@@ -47,6 +48,10 @@ func newTree(accounts []string) *tree {
 	t.root.parent = t.root
 	t.add(t.root, "tmp", t.node(fs.ModeDir|fs.ModeSticky|0o777, "root"))
 	t.add(t.root, "home", t.node(fs.ModeDir|0o755, "root"))
+	t.add(t.root, "proc", t.node(fs.ModeDir|0o555, "root"))
+	version := t.node(0o444, "root")
+	version.content, version.unsized = []byte("in memory\n"), true
+	t.add(t.root.names["proc"], "version", version)
 	for _, a := range accounts {
 		if a == "root" {
 			t.add(t.root, "root", t.node(fs.ModeDir|0o700, a))
@@ -105,6 +110,9 @@ func (n *node) info(path string) sandbox.FileInfo {
 	}
 	if n.mode.Type() == fs.ModeSymlink {
 		i.Size = int64(len(n.target))
+	}
+	if n.unsized {
+		i.Size = 0
 	}
 	return i
 }

@@ -147,6 +147,10 @@ var effects = map[string]func(shell){
 	"list": func(s shell) {
 		s.says(".h\nb\n", script.WriteFile(s.path(".h"), ""), script.WriteFile(s.path("b"), ""), script.List(s.dir))
 	},
+	"fill": func(s shell) {
+		s.says(s.dir+"\n", script.Fill(s.dir, 3), script.Pwd())
+		s.says("1\n2\n3\n", script.List(s.dir))
+	},
 	"link": func(s shell) {
 		for _, name := range odd {
 			s.says("", script.Link(name, s.path("l-"+name)))
@@ -319,7 +323,7 @@ func samples() []script.Step {
 	for i, text := range odd {
 		other := odd[len(odd)-1-i]
 		steps = append(steps, script.Emit(text), script.EmitErr(text+"\x00"), script.CatFile(text), script.WriteFile(text, other),
-			script.Append(text, other), script.Stat(text), script.Watch(text, other), script.List(text), script.Link(text, other),
+			script.Append(text, other), script.Stat(text), script.Watch(text, other), script.List(text), script.Fill(text, 3), script.Link(text, other),
 			script.FIFO(text), script.WaitFor(text), script.Churn(text, other), script.Flip(text, other, text), script.Self(text),
 			script.Spawn(script.Plain, time.Second, text), script.Spawn(script.Orphan, time.Second, text), script.Spawn(script.Holding, time.Second, text),
 			script.Spawn(script.Deaf, time.Second, text), script.Spawn(script.Setsid, time.Second, text),

@@ -114,6 +114,9 @@ func Watch(path, stop string) Step { return step("watch", stop, path) }
 // List writes the names in a directory.
 func List(dir string) Step { return step("list", dir) }
 
+// Fill makes n empty files in a directory.
+func Fill(dir string, n int) Step { return step("fill", dir, number(n)) }
+
 // Link makes a symlink.
 func Link(target, path string) Step { return step("link", target, path) }
 

@@ -78,6 +78,8 @@ var templates = []Template{
 		Doc: "Until the first path exists, writes what stat writes of the second, as often as it can."},
 	{Name: "list", Form: `ls -1A -- «path»`,
 		Doc: "Writes the names in a directory, hidden ones too, one a line."},
+	{Name: "fill", Form: `cd «path» && i=0 && while [ $i -lt «int» ]; do i=$((i+1)); : >$i; done; cd - >/dev/null`,
+		Doc: "Makes so many empty files in the directory, named by the numbers from 1."},
 	{Name: "link", Form: `ln -s -- «path» «path»`,
 		Doc: "Makes the second path a symlink whose target is the first."},
 	{Name: "fifo", Form: `mkfifo -- «path»`,
