@@ -37,7 +37,11 @@ func main() {
 	if err != nil {
 		fail(err)
 	}
-	os.Exit(execd.Main(o))
+	notes := files.OpenNotes(unfinished)
+	o.Files = files.New(files.Config{Notes: notes})
+	status := execd.Main(o)
+	notes.Close()
+	os.Exit(status)
 }
 
 const defaultGrace = 3 * time.Second
@@ -104,8 +108,8 @@ func options(args []string) (execd.Options, error) {
 	o := execd.Options{
 		EnvFile: os.Getenv("EXECD_ENVS"), Operations: *operations,
 		Listen: *listen, Token: *token, Version: version.Version, Entrypoint: f.Args(), Grace: *grace,
-		Files: files.New(files.Config{Notes: files.OpenNotes(unfinished)}), Reserve: *reserve,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Reserve: *reserve,
+		Log:     slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if *jupyter != "" || os.Getenv("JUPYTER_HOST") != "" {
 		o.Log.Warn("the daemon has no interpreters: the Jupyter server is ignored, and /code runs shell commands only")

@@ -58,6 +58,19 @@ func OpenNotes(path string) *Notes {
 	return n
 }
 
+// Close ends the notes. Without anything unfinished the file goes too, and its
+// directory when nothing else is in it.
+func (n *Notes) Close() {
+	if n == nil {
+		return
+	}
+	if len(n.free) == noteSlots {
+		os.Remove(n.f.Name())               //nolint:errcheck // it does no harm
+		os.Remove(filepath.Dir(n.f.Name())) //nolint:errcheck // others may use it
+	}
+	n.f.Close() //nolint:errcheck // nothing is lost with it
+}
+
 // alone reports whether only this account may change it.
 func alone(st *unix.Stat_t, kind uint32) bool {
 	return st.Mode&unix.S_IFMT == kind && int(st.Uid) == unix.Geteuid() && st.Mode&0o022 == 0

@@ -48,7 +48,7 @@ func TestNotes(t *testing.T) {
 	must(t, os.Rename(dir+"/swapped", dir+"/away"))
 	must(t, os.WriteFile(dir+"/away/"+name, nil, 0o600))
 	must(t, os.Symlink("away", dir+"/swapped"))
-	must(t, n.f.Close())
+	n.Close() // what is noted is kept
 
 	if n = OpenNotes(state + "/d/unfinished"); n == nil {
 		t.Fatal("no notes")
@@ -82,6 +82,15 @@ func TestNotes(t *testing.T) {
 		}
 		must(t, os.Chmod(state+"/d", 0o700))
 	}
+	if n = OpenNotes(state + "/e/unfinished"); n == nil {
+		t.Fatal("no notes")
+	}
+	n.add(place("/closed"), name)()
+	n.Close()
+	if _, err := os.Lstat(state + "/e"); err == nil {
+		t.Error("an orderly end leaves the notes")
+	}
 	var none *Notes
+	none.Close()
 	none.add(place("/none"), name)()
 }
