@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -195,29 +194,5 @@ func TestUploadWithAName(t *testing.T) {
 	check("f g ")
 	if st, err := os.Stat(dir + "/f"); err != nil || st.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
-	}
-}
-
-// What a killed daemon left is removed when it is old, and nothing else is.
-func TestSweep(t *testing.T) {
-	dir := t.TempDir()
-	s := &service{accounts: account.System, publishing: publishing{seed: maphash.MakeSeed()}}
-	mine, theirs, young := s.hide(), (&service{}).hide(), (&service{}).hide()
-	old := time.Now().Add(-2 * sweepAge)
-	for _, name := range []string{mine, theirs, young, ".astrabox-x.tmp", "file"} {
-		must(t, os.WriteFile(dir+"/"+name, nil, 0o600))
-		if name != young {
-			must(t, os.Chtimes(dir+"/"+name, old, old))
-		}
-	}
-	u, err := s.begin(anywhere, dir+"/f", target{})
-	must(t, err)
-	defer u.abort()
-	must(t, u.f.Close())
-	must(t, u.createHidden())
-	for name, there := range map[string]bool{mine: true, theirs: false, young: true, ".astrabox-x.tmp": true, "file": true, u.hidden: true} {
-		if _, err := os.Lstat(dir + "/" + name); (err == nil) != there {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

@@ -48,7 +48,6 @@ type service struct {
 	hidden     sync.Map // names of unfinished files, which listings leave out
 	sessions   sessions
 	watchers   atomic.Int64
-	swept      atomic.Int64 // when sweep last looked, in seconds
 }
 
 // Features are those that the handler of [New] has, for the feature document.

@@ -103,7 +103,6 @@ func (u *upload) create(o owned) error {
 }
 
 func (u *upload) createHidden() error {
-	u.s.sweep(u.at.dir)
 	u.name()
 	fd, err := unix.Openat(u.at.dir, u.hidden, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
