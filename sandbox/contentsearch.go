@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"iter"
 	"regexp"
+	"regexp/syntax"
 	"strings"
 	"unicode/utf8"
 )
@@ -16,8 +17,8 @@ import (
 // ContentQuery says what to look for in files.
 type ContentQuery struct {
 	// Text is looked for as it is, or as a regular expression of RE2 syntax
-	// (package regexp). It is matched within lines: never empty, without a
-	// newline, at most 1 KiB.
+	// (package regexp). It is matched within lines, whose ends \A and \z mean
+	// too: never empty, without a newline, at most 1 KiB.
 	Text       string
 	Regexp     bool
 	IgnoreCase bool // as Unicode folds; in a plain text of ASCII, as ASCII does
@@ -167,16 +168,39 @@ func (q ContentQuery) Compile() (*ContentMatcher, error) {
 		}
 		text = regexp.QuoteMeta(text)
 	}
-	flags := "(?m)"
-	if q.IgnoreCase {
-		flags = "(?mi)"
-	}
-	re, err := regexp.Compile(flags + text)
+	re, err := compileForLines(text, q.IgnoreCase)
 	if err != nil {
 		return nil, Errorf(CodeInvalid, "the regular expression can't be read: %w", err)
 	}
 	m.re = re
 	return m, nil
+}
+
+// compileForLines makes an expression that is matched against many lines at
+// once. What means the ends of the text (\A, \z) means those of a line.
+func compileForLines(text string, fold bool) (*regexp.Regexp, error) {
+	flags := syntax.Perl &^ syntax.OneLine
+	if fold {
+		flags |= syntax.FoldCase
+	}
+	tree, err := syntax.Parse(text, flags)
+	if err != nil {
+		return nil, err
+	}
+	var lines func(*syntax.Regexp)
+	lines = func(r *syntax.Regexp) {
+		switch r.Op {
+		case syntax.OpBeginText:
+			r.Op = syntax.OpBeginLine
+		case syntax.OpEndText:
+			r.Op = syntax.OpEndLine
+		}
+		for _, sub := range r.Sub {
+			lines(sub)
+		}
+	}
+	lines(tree)
+	return regexp.Compile(tree.String())
 }
 
 // find gives the first match in b, which holds whole lines or a part of one.

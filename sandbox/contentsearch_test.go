@@ -64,6 +64,8 @@ func TestSearchContentOverBaseOperations(t *testing.T) {
 		{"case far away", sandbox.ContentQuery{Text: "The Needle", IgnoreCase: true, Name: "lines"}, []string{"/lines:20001:the needle"}},
 		{"case in pieces", sandbox.ContentQuery{Text: "nEEdle", IgnoreCase: true, Name: "[ls]*"}, []string{"/lines:20001:needle", "/long:1:needle", "/long:2:needle", "/straddle:1:needle", "/straddle:3:needle"}},
 		{"regexp", sandbox.ContentQuery{Text: `n[e]{2}dle$`, Regexp: true, Name: "a*"}, nil},
+		{"anchors of texts", sandbox.ContentQuery{Text: `\At(wo needle|hree\z)`, Regexp: true, Name: "a*"}, []string{"/a.txt:2:two needle", "/a.txt:3:three"}},
+		{"anchors in any case", sandbox.ContentQuery{Text: `\AN.*E$|(?-i:^ONE)`, Regexp: true, IgnoreCase: true, Name: "a*"}, []string{"/a.txt:4:Needle"}},
 		{"anchors", sandbox.ContentQuery{Text: `^t\w+`, Regexp: true, Name: "a*"}, []string{"/a.txt:2:two", "/a.txt:3:three"}},
 		{"empty matches", sandbox.ContentQuery{Text: `z*`, Regexp: true, Name: "a*"}, []string{"/a.txt:1:", "/a.txt:2:", "/a.txt:3:", "/a.txt:4:", "/a.txt:5:"}},
 		{"over lines", sandbox.ContentQuery{Text: `e\s*t`, Regexp: true, Name: "a*"}, nil},

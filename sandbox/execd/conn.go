@@ -43,7 +43,7 @@ type Conn struct {
 	dir     string // of a sandbox with a foreign execd, for what is ours
 	session string // path of the isolated session that requests go to; "": none
 	stall   time.Duration
-	silence time.Duration // how long a daemon that is watched may say nothing
+	silence time.Duration // how long a daemon that is watched may say nothing; 0: watchSilence
 
 	mu       sync.Mutex
 	endpoint *sandbox.Endpoint // nil: to be resolved
@@ -58,7 +58,7 @@ func Dial(resolve Resolver, client *http.Client) *Conn {
 	if client == nil {
 		client = shared
 	}
-	return &Conn{resolve: resolve, client: client, dir: foreignDir, stall: foreignStall, silence: watchSilence}
+	return &Conn{resolve: resolve, client: client, dir: foreignDir, stall: foreignStall}
 }
 
 // shared never follows a redirect, since a sandbox's answer must not be able to

@@ -74,12 +74,13 @@ func (f *files) Watch(ctx context.Context, dir string, o sandbox.WatchOptions) (
 func (f *files) watchAgain(ctx context.Context, dir string, o sandbox.WatchOptions) (*watching, error) {
 	began, wait := time.Now(), watchBackoff
 	for {
+		// Also the first time: a daemon may cut off each watch as soon as it is made.
+		if err := pause(ctx, wait); err != nil {
+			return nil, err
+		}
 		w, err := f.watch(ctx, dir, o)
 		if err == nil || !errors.Is(err, sandbox.ErrUnreachable) || ctx.Err() != nil || time.Since(began) > watchPatience {
 			return w, err
-		}
-		if err := pause(ctx, wait); err != nil {
-			return nil, err
 		}
 		wait = min(2*wait, maxBackoff)
 	}
@@ -128,7 +129,11 @@ func (f *files) watch(ctx context.Context, dir string, o sandbox.WatchOptions) (
 		}
 		return nil, err
 	}
-	w := &watching{body: resp.Body, lines: bufio.NewScanner(resp.Body), cancel: cancel, silent: silent, limit: f.c.silence}
+	limit := watchSilence
+	if f.c.silence > 0 {
+		limit = f.c.silence
+	}
+	w := &watching{body: resp.Body, lines: bufio.NewScanner(resp.Body), cancel: cancel, silent: silent, limit: limit}
 	w.lines.Buffer(make([]byte, 0, 16<<10), maxLine)
 	line, err := w.next(ctx)
 	if err == nil && !line.Ready {

@@ -191,7 +191,7 @@ func treeOf(t testing.TB, dir string) string {
 
 // FuzzScan: a search finds the lines that reading all of the content finds.
 func FuzzScan(f *testing.F) {
-	for _, seed := range []struct{ content, text string }{{"a\nneedle\r\nb", "needle"}, {"x", "x"}, {"\n\n\n", "x*"}, {"abc\nabd\n", "ab[cd]$"}, {"a b\nc", `\s`}, {"ünï\xff\n", "ï"}} {
+	for _, seed := range []struct{ content, text string }{{"a\nneedle\r\nb", "needle"}, {"x", "x"}, {"\n\n\n", "x*"}, {"abc\nabd\n", "ab[cd]$"}, {"a b\nc", `\s`}, {"ünï\xff\n", "ï"}, {"0", `\z`}, {"a\na\n", `\Aa`}, {"a\nb", `a\z|\Ab`}} {
 		f.Add(seed.content, seed.text, false, false, uint8(0))
 		f.Add(seed.content, seed.text, true, true, uint8(200))
 	}
