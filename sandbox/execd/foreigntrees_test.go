@@ -15,6 +15,7 @@ import (
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd"
 	"github.com/astrabox/astrabox/sandbox/execd/internal/quirk"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // What a files face may have beside its methods works over a foreign execd by
@@ -133,4 +134,22 @@ func ExampleDeviations() {
 		}
 	}
 	// Output: true
+}
+
+// Only where a fault in it costs nothing.
+func TestForeignRemoveAllOfTheMachine(t *testing.T) {
+	machine.NeedReadOnly(t)
+	shells(t, func(t *testing.T, shell, path string) {
+		b := foreign(t)
+		b.s.Shell, b.s.Path = shell, path
+		f, dir := b.files()
+		for _, path := range []string{"/", "//", "/.", "/..", "/proc/self/root", "/proc/self/cwd/", "/tmp/.."} {
+			err := f.RemoveAll(ctx(t), path)
+			isRefused(t, path, err, sandbox.ErrPathRejected)
+			if strings.Contains(err.Error(), "read-only") {
+				t.Errorf("removing %s was tried: %v", path, err)
+			}
+		}
+		must(t, os.Remove(dir)) // still there
+	})
 }

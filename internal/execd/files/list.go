@@ -11,11 +11,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/bmatcuk/doublestar/v4"
 	"golang.org/x/sys/unix"
 
+	"github.com/astrabox/astrabox/sandbox/execd/glob"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -49,43 +48,13 @@ func (s *service) search(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(w, r, q["root"], q.Get("path"), maxDepth+1, match)
 }
 
-// matcher compiles a glob for base names. Bytes that aren't UTF-8 match
-// themselves. A pattern with so many alternatives that matching one name could
-// take long is refused.
+// matcher compiles a glob for base names.
 func matcher(pattern string) (func(name string) bool, error) {
-	const maxPattern, maxAlternatives = 1024, 4096
-	if pattern == "" || len(pattern) > maxPattern {
-		return nil, failf(wire.CodePathInvalid, "the pattern is empty or longer than %d bytes", maxPattern)
+	match, err := glob.Compile(pattern)
+	if err != nil {
+		return nil, failf(wire.CodePathInvalid, "%s", err)
 	}
-	pattern = widen(pattern)
-	if !doublestar.ValidatePattern(pattern) {
-		return nil, failf(wire.CodePathInvalid, "the pattern is malformed")
-	}
-	product, each := 1, 1+strings.Count(pattern, ",")
-	for range strings.Count(pattern, "{") {
-		if product *= each; product > maxAlternatives {
-			return nil, failf(wire.CodePathInvalid, "the pattern has too many alternatives")
-		}
-	}
-	return func(name string) bool { return doublestar.MatchUnvalidated(pattern, widen(name)) }, nil
-}
-
-// widen turns bytes that aren't UTF-8 into private characters, one for each
-// value, since the matcher takes all of them for the same one.
-func widen(s string) string {
-	if utf8.ValidString(s) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		c, n := utf8.DecodeRuneInString(s[i:])
-		if c == utf8.RuneError && n == 1 {
-			c = 0x10FF00 + rune(s[i])
-		}
-		b.WriteRune(c)
-		i += n
-	}
-	return b.String()
+	return match, nil
 }
 
 // stream sends what lies below path as NDJSON. A directory that can't be

@@ -1,6 +1,6 @@
 // Package glob matches names of files as Files.Search does: * ? [a-z] {a,b},
 // case and hidden names as they are, and bytes that aren't UTF-8 only by
-// themselves. The client of execd uses it where the daemon doesn't search.
+// themselves. execd searches with it, and its client where the daemon doesn't.
 //
 // A matcher is safe for concurrent use. Patterns that could take long are refused.
 package glob
