@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -187,21 +186,7 @@ func (in *inside) runLog(w http.ResponseWriter, r *http.Request) {
 	if a == nil {
 		return
 	}
-	var cursor int64
-	if c := r.URL.Query().Get("cursor"); c != "" {
-		n, err := strconv.ParseInt(c, 10, 64)
-		if err != nil || n < 0 {
-			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "cursor is not a number of bytes")
-			return
-		}
-		cursor = n
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	there := a.log.page(w, cursor, func(next, length int64) {
-		w.Header().Set(wire.HeaderIsolatedCursor, strconv.FormatInt(next, 10))
-		w.Header().Set("Content-Length", strconv.FormatInt(length, 10)) // so that a page that breaks off shows
-	})
-	if !there {
+	if !logPage(w, r, a.log, wire.HeaderIsolatedCursor) {
 		refuse(w, http.StatusNotFound, wire.CodeNotFound, "no such background run")
 	}
 }

@@ -219,21 +219,7 @@ func commandLog(w http.ResponseWriter, r *http.Request, rec *record) {
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "the command has no log, since it is not in the background")
 		return
 	}
-	var cursor int64
-	if c := r.URL.Query().Get("cursor"); c != "" {
-		n, err := strconv.ParseInt(c, 10, 64)
-		if err != nil || n < 0 {
-			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "cursor is not a number of bytes")
-			return
-		}
-		cursor = n
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	there := rec.log.page(w, cursor, func(next, length int64) {
-		w.Header().Set(headerLogCursor, strconv.FormatInt(next, 10))
-		w.Header().Set("Content-Length", strconv.FormatInt(length, 10)) // so that a page that breaks off shows
-	})
-	if !there {
+	if !logPage(w, r, rec.log, headerLogCursor) {
 		refuse(w, http.StatusNotFound, wire.CodeInvalidBody, "no such command")
 	}
 }
@@ -281,4 +267,23 @@ func signalText(code int) string {
 		return text
 	}
 	return unix.SignalName(n)
+}
+
+// logPage answers with what follows the request's cursor in a log; the header
+// named says where the next page begins. false: the log is gone.
+func logPage(w http.ResponseWriter, r *http.Request, log *spool, header string) bool {
+	var cursor int64
+	if c := r.URL.Query().Get("cursor"); c != "" {
+		n, err := strconv.ParseInt(c, 10, 64)
+		if err != nil || n < 0 {
+			refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, "cursor is not a number of bytes")
+			return true
+		}
+		cursor = n
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	return log.page(w, cursor, func(next, length int64) {
+		w.Header().Set(header, strconv.FormatInt(next, 10))
+		w.Header().Set("Content-Length", strconv.FormatInt(length, 10)) // so that a page that breaks off shows
+	})
 }
