@@ -56,13 +56,13 @@ func processClauses() []Clause[Box] {
 
 func processKey(t *trial) {
 	mark := t.path("mark")
-	id := t.start(sandbox.ProcessSpec{Key: "one"}, script.Append(mark, "x"), script.Cat())
-	t.same("the id for the same key", t.start(sandbox.ProcessSpec{Key: "one"}, script.Append(mark, "x"), script.Cat()), id)
+	steps := []script.Step{script.Append(mark, "x"), script.Emit("up"), script.Cat()}
+	id := t.start(sandbox.ProcessSpec{Key: "one"}, steps...)
+	t.same("the id for the same key", t.start(sandbox.ProcessSpec{Key: "one"}, steps...), id)
 	other := t.start(sandbox.ProcessSpec{Key: "two"}, script.Cat())
 	t.want(other != id, "another id for another key", "%q for both", id)
-	t.attach(id, sandbox.AttachOptions{})
-	t.exists(mark)
-	t.same("the id while it runs", t.start(sandbox.ProcessSpec{Key: "one"}, script.Append(mark, "x"), script.Cat()), id)
+	t.attach(id, sandbox.AttachOptions{}).has("up")
+	t.same("the id while it runs", t.start(sandbox.ProcessSpec{Key: "one"}, steps...), id)
 	t.want(t.status(id).Run == 1, "one run", "%d", t.status(id).Run)
 	t.holds(mark, "x")
 }
