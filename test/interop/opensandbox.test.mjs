@@ -130,6 +130,21 @@ test("reaches a program's port through execd", async () => {
   await box.commands.interrupt(e.id);
 });
 
+test("isolates a session with a workspace of its own", async () => {
+  assert.equal((await box.isolation.capabilities()).available, true);
+  await box.files.createDirectories([{ path: "/root/isolated", mode: 700 }]);
+  const session = await box.isolation.create({ workspace: { path: "/root/isolated", mode: "rw" }, share_net: false });
+  await session.run("cd /root/isolated; export KEPT=yes; echo inside > file");
+  const e = await session.run('echo "$KEPT $PWD"; cat file; touch /usr/outside && echo written');
+  assert.match(text(e.logs.stdout), /^yes \/root\/isolated\ninside\n/);
+  assert.doesNotMatch(text(e.logs.stdout), /written/);
+  assert.equal((await session.get()).status, "active");
+  assert.equal(await session.files.readFile("file"), "inside\n");
+  await session.delete();
+  assert.deepEqual(await box.isolation.list(), []);
+  assert.equal(await box.files.readFile("/root/isolated/file"), "inside\n");
+});
+
 test("pauses and resumes under the same id, with its files", async () => {
   await box.commands.run("echo kept > /root/kept");
   await box.pause();
