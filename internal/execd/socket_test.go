@@ -13,27 +13,34 @@ import (
 
 // A peer that answers stays, however long nothing else is said.
 func TestIdlePeersStay(t *testing.T) {
-	const short = 20 * time.Millisecond
+	const short, enough = 20 * time.Millisecond, 30
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := accept(w, r)
 		if conn == nil {
 			t.Error("no handshake")
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), 30*short)
-		defer cancel()
-		conn.CloseRead(context.WithoutCancel(ctx)) // reads the answers
+		ctx := conn.CloseRead(r.Context()) // reads the answers, and ends with the peer
 		keepPinging(ctx, conn, short, 100*short, func() bool { return false })
-		_ = conn.Close(4000, "after a long time")
 	}))
 	defer s.Close()
-	conn, _, err := websocket.Dial(t.Context(), s.URL, nil) //nolint:bodyclose // read by Dial
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var pings atomic.Int32
+	conn, _, err := websocket.Dial(ctx, s.URL, &websocket.DialOptions{ //nolint:bodyclose // read by Dial
+		OnPingReceived: func(context.Context, []byte) bool {
+			if pings.Add(1) == enough {
+				cancel() // that ends Read
+			}
+			return true
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.CloseNow()
-	if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != 4000 {
-		t.Errorf("dropped: %v", err)
+	if _, _, err := conn.Read(ctx); pings.Load() < enough {
+		t.Errorf("dropped after %d pings: %v", pings.Load(), err)
 	}
 }
 

@@ -196,8 +196,10 @@ func TestAttackRaces(t *testing.T) {
 		},
 		"remove all that is swapped": func(a *arena, _, _ string, _ int) error {
 			err := a.f.RemoveAll(t.Context(), a.root+"/flip")
-			if os.Mkdir(a.root+"/flip", 0o755) == nil {
-				_ = os.WriteFile(a.root+"/flip/secret", []byte("inside"), 0o644)
+			// Made elsewhere and moved: a write below flip would follow the link.
+			fresh := a.root + "/fresh"
+			if os.Mkdir(fresh, 0o755) == nil && os.WriteFile(fresh+"/secret", []byte("inside"), 0o644) == nil && os.Rename(fresh, a.root+"/flip") != nil {
+				_ = os.RemoveAll(fresh)
 			}
 			_ = os.Symlink(a.outside, a.root+"/flop")
 			return err
