@@ -2,6 +2,8 @@ package sandboxfake
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -48,6 +50,29 @@ type bentAttachment struct {
 	queue []frame // for recv
 	seen  int     // frames given
 	lost  bool
+	late  heldInput
+}
+
+// heldInput passes input on a moment after it was sent.
+type heldInput struct {
+	mu   sync.Mutex
+	held []byte
+}
+
+func (l *heldInput) hold(b []byte, pass func([]byte)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = append(l.held, b...)
+	time.AfterFunc(time.Millisecond, func() { pass(l.drop()) })
+}
+
+// drop takes out what is held.
+func (l *heldInput) drop() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.held
+	l.held = nil
+	return b
 }
 
 func bendProcesses(h processHooks) func(*bent) {

@@ -318,10 +318,12 @@ func inputMutants() []Mutant {
 		processMutant("input-never-ends", "processes.stdin.end", "a program that reads to the end hangs", processHooks{
 			closeStdin: func(context.Context, *bentAttachment) error { return nil }}),
 		processMutant("input-ends-early", "processes.stdin.end", "what waits is dropped with the end", processHooks{
+			send: func(_ context.Context, a *bentAttachment, b []byte) error {
+				a.late.hold(b, a.p.typeIn)
+				return nil
+			},
 			closeStdin: func(ctx context.Context, a *bentAttachment) error {
-				a.p.mu.Lock()
-				a.p.stdin = nil
-				a.p.mu.Unlock()
+				a.late.drop()
 				return a.Attachment.CloseStdin(ctx)
 			}}),
 		statusMutant("input-isn't-counted", "processes.stdin.count", "input can't be resent exactly once", func(s *status) { s.Stdin = 0 }),

@@ -338,16 +338,29 @@ func attachMutants() []Mutant {
 			}}),
 		attach("attachment-ends-with-its-context", "processes.attach.context", "a terminal dies when the request that opened it ends", func(ctx context.Context, p *bentProcesses, id string, o opts) (sandbox.Attachment, error) {
 			a, err := p.Processes.Attach(ctx, id, o)
-			if err == nil {
-				context.AfterFunc(ctx, func() { a.Close() })
+			if err != nil {
+				return nil, err
 			}
-			return a, err
+			return dependent{a, ctx}, nil
 		}),
 		attach("attach-forgets-its-context", "processes.attach.context", "a caller that gave up still starts the program", func(ctx context.Context, p *bentProcesses, id string, o opts) (sandbox.Attachment, error) {
 			return p.Processes.Attach(context.WithoutCancel(ctx), id, o)
 		}),
 		processMutant("processes-share-their-input", "processes.beside", "what is typed into one terminal reaches another", processHooks{send: toTheFirst()}),
 	}
+}
+
+// dependent is an attachment that is over when a context is.
+type dependent struct {
+	sandbox.Attachment
+	on context.Context
+}
+
+func (d dependent) Recv(ctx context.Context) (frame, error) {
+	if d.on.Err() != nil {
+		return frame{}, io.EOF
+	}
+	return d.Attachment.Recv(ctx)
 }
 
 // toTheFirst sends all input to the process that was sent to first.
