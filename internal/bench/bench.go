@@ -39,7 +39,7 @@ var measures = []measure{
 	{[]string{"exec_true", "exec_response_end", "exec_first_output"}, withDaemon(commandTimes)},
 	{[]string{"exec_rate_32"}, withDaemon(commandRate)},
 	{[]string{"lines_rate"}, withDaemon(lineRate)},
-	{[]string{"upload_1k", "upload_256m", "download_256m", "rss_transfers"}, withDaemon(transfers)},
+	{[]string{"upload_1k", "replace_1k", "upload_256m", "download_256m", "rss_transfers"}, withDaemon(transfers)},
 	{[]string{"list_10k", "rss_list_10k"}, withDaemon(listings)},
 	{[]string{"tar_1g", "rss_tar_1g"}, withDaemon(archives)},
 	{[]string{"stream_pipe", "stream_tty"}, withDaemon(streams)},

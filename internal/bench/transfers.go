@@ -136,6 +136,31 @@ type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
+// putAll times put for as many files of the prefix as a turn has.
+func putAll(prefix string, put func(path string) error) (time.Duration, error) {
+	return timeOf(func() error {
+		for i := range smallFiles {
+			if err := put(fmt.Sprint(prefix, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// inNewDir is putAll in a directory of its own, which is made before the time
+// and removed after it.
+func inNewDir(parent string, put func(path string) error) func() (time.Duration, error) {
+	return func() (time.Duration, error) {
+		dir, err := os.MkdirTemp(parent, "small-")
+		if err != nil {
+			return 0, err
+		}
+		took, err := putAll(dir+"/", put)
+		return took, errors.Join(err, os.RemoveAll(dir))
+	}
+}
+
 // transfers measures files on their way in and out beside plain HTTP that
 // makes them as durable.
 func transfers(ctx context.Context, o Options, d *daemon) ([]Result, error) {
@@ -147,25 +172,21 @@ func transfers(ctx context.Context, o Options, d *daemon) ([]Result, error) {
 	files := execd.Files(d.conn)
 	small := bytes.Repeat([]byte("k"), smallSize)
 	ours, theirs := filepath.Join(d.dir, "ours"), filepath.Join(d.dir, "theirs")
-	up, upFloor, err := inTurns(o.N, func() (time.Duration, error) {
-		return timeOf(func() error {
-			for i := range smallFiles {
-				if err := files.Write(ctx, fmt.Sprint(ours, i), bytes.NewReader(small), sandbox.WriteOptions{}); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}, func() (time.Duration, error) {
-		return timeOf(func() error {
-			for i := range smallFiles {
-				if err := p.do(ctx, http.MethodPut, "/", fmt.Sprint(theirs, i), bytes.NewReader(small), smallSize, discard); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
+	put := func(path string) error {
+		return files.Write(ctx, path, bytes.NewReader(small), sandbox.WriteOptions{})
+	}
+	plainPut := func(path string) error {
+		return p.do(ctx, http.MethodPut, "/", path, bytes.NewReader(small), smallSize, discard)
+	}
+	up, upFloor, err := inTurns(o.N, inNewDir(d.dir, put), inNewDir(d.dir, plainPut))
+	if err != nil {
+		return nil, err
+	}
+	// Replacing is no single change of a file system, as writing in place is:
+	// readers see the old content or the new one, and so does who comes after a crash.
+	replace, replaceFloor, err := inTurns(o.N,
+		func() (time.Duration, error) { return putAll(ours, put) },
+		func() (time.Duration, error) { return putAll(theirs, plainPut) })
 	if err != nil {
 		return nil, err
 	}
@@ -196,6 +217,7 @@ func transfers(ctx context.Context, o Options, d *daemon) ([]Result, error) {
 	memory, err := filesMemory("rss_transfers", d)
 	return append(memory,
 		measured("upload_1k", "files/s", "<= 1.33 x", perSecond(smallFiles, up), "plain HTTP + fsync", perSecond(smallFiles, upFloor)),
+		measured("replace_1k", "files/s", "", perSecond(smallFiles, replace), "plain HTTP in place + fsync", perSecond(smallFiles, replaceFloor)),
 		measured("upload_256m", "MB/s", "<= 1.67 x", perSecond(mb, big), "plain HTTP + fsync", perSecond(mb, bigFloor)),
 		measured("download_256m", "MB/s", "<= 1.43 x", perSecond(mb, down), "plain HTTP", perSecond(mb, downFloor)),
 	), err
