@@ -225,6 +225,16 @@ func file(name, content string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeReg, Name: name, PAXRecords: map[string]string{"": content}}
 }
 
+// commented is a header of half a MiB that says something about the next entry.
+func commented(t testing.TB) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Format: tar.FormatPAX, PAXRecords: map[string]string{"ASTRABOX.comment": strings.Repeat("c", 500<<10)}}))
+	must(t, w.Flush())
+	return b.Bytes()[:b.Len()-512] // without the entry
+}
+
 func link(kind byte, name, target string) tar.Header {
 	return tar.Header{Typeflag: kind, Name: name, Linkname: target}
 }
@@ -304,6 +314,8 @@ func TestExtractRefuses(t *testing.T) {
 		{name: "entries", b: packed(t, file("1", ""), file("2", ""), file("3", "")), o: sandbox.ExtractOptions{MaxEntries: 2}, cause: sandbox.ErrLimit, wrote: 2},
 		{name: "bytes", b: packed(t, file("1", "12345"), file("2", "123456")), o: sandbox.ExtractOptions{MaxBytes: 10}, cause: sandbox.ErrLimit, wrote: 1},
 		{name: "bomb", b: zipped(t, packed(t, file("zeros", strings.Repeat("\x00", 80<<20)))), cause: sandbox.ErrLimit},
+		{name: "bomb that is passed over", b: zipped(t, packed(t, tar.Header{Typeflag: 'Z', Name: "odd", PAXRecords: map[string]string{"": strings.Repeat("\x00", 80<<20)}})), cause: sandbox.ErrLimit},
+		{name: "bomb of headers", b: zipped(t, append(bytes.Repeat(commented(t), 160), packed(t)...)), cause: sandbox.ErrLimit},
 		{name: "cut in a file", b: packed(t, file("1", "x"), file("2", strings.Repeat("x", 5000)))[:4000], cause: io.ErrUnexpectedEOF, wrote: 1},
 		{name: "cut between files", b: packed(t, file("1", "x"), file("2", "x"))[:1024], cause: io.ErrUnexpectedEOF, wrote: 1},
 		{name: "cut gzip", b: zipped(t, packed(t, file("1", "x")))[:90], cause: io.ErrUnexpectedEOF, wrote: 1},

@@ -30,6 +30,7 @@ const (
 type ArchiveReader struct {
 	raw        *countingReader // the archive as it comes
 	in         io.Reader       // the tar
+	unpacked   int64           // bytes of the tar so far
 	tar        *tar.Reader
 	name       string
 	maxBytes   int64
@@ -80,9 +81,16 @@ func (b blocks) Read(p []byte) (int, error) {
 	const size = 512
 	if len(p) != size {
 		b.a.zero = false
-		return b.a.in.Read(p)
+		n, err := b.a.in.Read(p)
+		if limit := b.a.unpack(n); limit != nil {
+			return 0, limit
+		}
+		return n, err
 	}
 	n, err := io.ReadFull(b.a.in, p)
+	if limit := b.a.unpack(n); limit != nil {
+		return 0, limit
+	}
 	b.a.zero = n == size && len(bytes.Trim(p, "\x00")) == 0
 	if errors.Is(err, io.ErrUnexpectedEOF) && n > 0 {
 		err = nil // the tar reader finds out itself
@@ -194,8 +202,20 @@ func (a *ArchiveReader) add(n int) error {
 	switch {
 	case a.bytes > a.maxBytes:
 		return a.tooLarge()
-	case a.bytes > extractRatioFree && a.bytes/extractRatio > a.raw.n:
-		return fmt.Errorf("%w: more than %d bytes of content for each byte of the archive", ErrLimit, extractRatio)
+	}
+	return a.ratio(a.bytes, "content")
+}
+
+// unpack counts bytes of the tar itself: what is passed over, and headers that
+// only say something about others, are never content.
+func (a *ArchiveReader) unpack(n int) error {
+	a.unpacked += int64(n)
+	return a.ratio(a.unpacked, "tar")
+}
+
+func (a *ArchiveReader) ratio(n int64, what string) error {
+	if n > extractRatioFree && n/extractRatio > a.raw.n {
+		return fmt.Errorf("%w: more than %d bytes of %s for each byte of the archive", ErrLimit, extractRatio, what)
 	}
 	return nil
 }
