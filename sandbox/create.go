@@ -38,8 +38,8 @@ type CreateSpec struct {
 	ResourceLimits, ResourceRequests map[string]string
 
 	// TTL is the lease, which the backend holds to when AstraBox is gone. Zero:
-	// no scheduled end. Negative is invalid. A backend that can't hold to it
-	// refuses.
+	// no scheduled end. Negative is invalid. AstraBox and the conformance suites
+	// always give one; a backend that can't hold to it refuses the create.
 	TTL time.Duration
 
 	WorkspaceMounts []Mount

@@ -51,6 +51,9 @@ Exit code 1: a promise is broken.`,
 				if o.Conform.Run, err = regexp.Compile(only); err != nil {
 					return usage("--run: %v", err)
 				}
+				if !slices.ContainsFunc(conform.Clauses(), func(i conform.Info) bool { return o.Conform.Run.MatchString(i.ID) }) {
+					return usage("--run matches no clause; --list shows them")
+				}
 			}
 			if list {
 				return c.listClauses(o.Conform.Run)
@@ -75,6 +78,11 @@ Exit code 1: a promise is broken.`,
 			if !c.json {
 				o.Conform.Observe = func(r conform.Result) {
 					fmt.Fprintf(c.Stdout, "%-12s %6d ms  %s\n", r.Status, r.Ms, r.ID)
+				}
+			}
+			if junit != "" { // now, and not after minutes
+				if err := writeFile(junit, func(io.Writer) error { return nil }); err != nil {
+					return usage("--junit: %v", err)
 				}
 			}
 			ctx, done := c.untilInterrupted(cmd.Context())

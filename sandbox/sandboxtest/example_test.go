@@ -1,6 +1,7 @@
 package sandboxtest_test
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -54,5 +55,6 @@ func closetHost(t *testing.T) sandbox.Host {
 		machine.Missing(t, "execd isn't built: %v", err)
 	}
 	settings := map[string]string{settingDir: t.TempDir()}
-	return sandbox.Host{InstallationID: conform.Installation, ExecdPath: execd, Getenv: func(name string) string { return settings[name] }}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	return sandbox.Host{InstallationID: conform.Installation, ExecdPath: execd, Log: log, Getenv: func(name string) string { return settings[name] }}
 }

@@ -135,6 +135,8 @@ func TestVerifyReportsFailures(t *testing.T) {
 		"no name":                {[]string{"provider", "verify"}, "name the provider"},
 		"an unknown provider":    {[]string{"provider", "verify", "open_sandbx"}, "open_sandbox"},
 		"a bad pattern":          {[]string{"provider", "verify", "open_sandbox", "--run", "("}, "--run"},
+		"a pattern of nothing":   {[]string{"provider", "verify", "open_sandbox", "--run", "^nothing.such$"}, "matches no clause"},
+		"a report to nowhere":    {[]string{"provider", "verify", "open_sandbox", "--junit", "/nonexistent/report.xml"}, "--junit"},
 		"no reason":              {[]string{"provider", "verify", "open_sandbox", "--deviation", "create.id"}, "ID=REASON"},
 		"a deviation of nothing": {[]string{"provider", "verify", "open_sandbox", "--deviation", "create.idd=typo"}, "create.idd"},
 	} {
