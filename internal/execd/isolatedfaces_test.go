@@ -305,6 +305,57 @@ func TestIsolatedRefusals(t *testing.T) {
 	}
 }
 
+// Links that an account put into its workspace, or into what is seen in /tmp,
+// lead no other session anywhere: not to what it gets, nor to where it sees it.
+func TestIsolatedLinksLeadNowhere(t *testing.T) {
+	p := startIsolated(t)
+	dir, own := p.workspace(t), p.workspace(t)
+	private := filepath.Join(t.TempDir(), "private")
+	shared := t.TempDir()
+	for _, d := range []string{private + "/inner", dir + "/real"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(dir+"/file", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{dir + "/l": private, dir + "/etc": "/etc", shared + "/l": private, shared + "/none": private + "/new"} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := `{"workspace":{"path":"` + own + `"},"uid":4321,"extra_writable":["` + private + `"],"binds":[{"source":"` + shared + `","dest":"/tmp/w"},{"source":"%s","dest":"%s"}]}`
+	for name, body := range map[string]string{
+		"the workspace through a link":   `{"workspace":{"path":"` + dir + `/l/inner"},"uid":4321}`,
+		"the workspace is a link/":       `{"workspace":{"path":"` + dir + `/l/"},"uid":4321}`,
+		"another source through a link":  `{"workspace":{"path":"/mnt","source":"` + dir + `/l/inner"},"uid":4321}`,
+		"writable through a link":        `{"workspace":{"path":"` + own + `"},"uid":4321,"extra_writable":["` + dir + `/l/inner"]}`,
+		"a bind through a link":          fmt.Sprintf(spec, dir+"/l/inner", "/mnt"),
+		"a bind to a link/":              fmt.Sprintf(spec, dir+"/l/", "/mnt"),
+		"to be seen at a link":           fmt.Sprintf(strings.Replace(spec, own, dir, 1), own, dir+"/etc"),
+		"to be seen beyond a link":       fmt.Sprintf(spec, own, "/tmp/w/l/inner"),
+		"made beyond a link":             fmt.Sprintf(spec, own, "/tmp/w/l/made/deep"),
+		"made where a link leads":        fmt.Sprintf(spec, own, "/tmp/w/none"),
+		"made below where a link leads":  fmt.Sprintf(spec, own, "/tmp/w/none/deep"),
+		"a file made where a link leads": fmt.Sprintf(spec, dir+"/file", "/tmp/w/none"),
+	} {
+		if status, _, answer := ask(t, p.daemon, "POST", "/v1/isolated/session", body); status != 400 || !strings.Contains(answer, "link") {
+			t.Errorf("%s: %d %s", name, status, answer)
+		}
+	}
+	if err := p.PrepareIsolatedWorkspace(ctx(t), "s", dir+"/l/inner", 77, 77); err == nil || owner(t, private+"/inner") != 0 {
+		t.Errorf("prepared through a link: %v", err)
+	}
+	if list, err := os.ReadDir(private); len(list) != 1 || err != nil {
+		t.Errorf("beyond the links there is %v, %v", list, err)
+	}
+	id := openRaw(t, p, fmt.Sprintf(spec, dir+"/real", "/tmp/w/made/deep"))
+	if res, err := p.RunInIsolatedSession(ctx(t), "s", id, sandbox.Command{Line: "ls /tmp/w/made"}); err != nil || string(res.Stdout) != "deep\n" {
+		t.Errorf("without a link: %+v, %v", res, err)
+	}
+}
+
 // Binds, writable directories, the network and the environment are as asked for.
 func TestIsolatedViews(t *testing.T) {
 	t.Setenv("TEST_TOKEN", "secret")
@@ -365,6 +416,15 @@ func TestIsolatedViews(t *testing.T) {
 			t.Errorf("%s: %q %q, %v, want %q", body, res.Stdout, res.Stderr, err, c.want)
 		}
 	}
+}
+
+func owner(t testing.TB, path string) uint32 {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Uid
 }
 
 func inode(t testing.TB, path string) string {

@@ -73,8 +73,8 @@ func (i Isolation) ReadIsolationCapability(ctx context.Context, sandboxID string
 	}, nil
 }
 
-// PrepareIsolatedWorkspace implements [sandbox.IsolatedSessions]. The directory
-// itself is no link, and stays the one that it was while its owner is set.
+// PrepareIsolatedWorkspace implements [sandbox.IsolatedSessions]. No part of
+// its path is a link, and it stays the directory that it was while its owner is set.
 func (i Isolation) PrepareIsolatedWorkspace(ctx context.Context, sandboxID, dir string, uid, gid uint32) error {
 	if err := (sandbox.IsolatedSessionSpec{Workspace: dir}).Check(); err != nil {
 		return err
@@ -88,9 +88,8 @@ func (i Isolation) PrepareIsolatedWorkspace(ctx context.Context, sandboxID, dir 
 		return err
 	}
 	dir = path.Clean(dir)
-	parent, base := path.Split(dir)
-	line := "set -e; umask 022; mkdir -p -- " + quote(dir) + "; cd -P -- " + quote(parent) + "; up=$(pwd -P); cd -P -- " + quote("./"+base) + "\n" +
-		"[ \"$(pwd -P)\" = \"${up%/}/\"" + quote(base) + " ] || { echo 'it is a link' >&2; exit 1; }\n" +
+	line := "set -e; umask 022; mkdir -p -- " + quote(dir) + "; cd -P -- " + quote(dir) + "\n" +
+		"[ \"$(pwd -P)\" = " + quote(dir) + " ] || { echo 'there is a link in its path' >&2; exit 1; }\n" +
 		fmt.Sprintf("chown %d:%d . && chmod 0700 .", uid, gid)
 	res, err := Commands(c).Run(ctx, sandbox.Command{Line: line, Timeout: prepareTime})
 	switch {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,12 +150,19 @@ func (v View) furnish(root int, binds []Bind, trees []int, devs map[string]int) 
 	return nil
 }
 
-// openSource gives an O_PATH descriptor of a source, which is no link itself:
-// whoever may replace it must not choose what a session gets.
+// errLink is ELOOP in words that say what is wrong.
+var errLink = errors.New("a part of the path is a link, and links aren't followed")
+
+// openSource gives an O_PATH descriptor of a source. No part of its path is a
+// link: whoever may replace one, such as the account of another session in its
+// own workspace, must not choose what this session gets.
 func openSource(path string) (int, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
+	if errors.Is(err, unix.ELOOP) {
+		err = errLink
+	}
 	if err != nil {
 		return -1, badSource(path, err)
 	}
@@ -215,11 +221,12 @@ func cloneTree(dir int, path string, attr uint64) (int, error) {
 	return fd, nil
 }
 
-// target opens what a mount is to cover: path as the session sees it.
-func target(root int, path string) (int, error) {
+// target opens what a mount is to cover: path as the session sees it. resolve is
+// how links are treated.
+func target(root int, path string, resolve uint64) (int, error) {
 	for try := 0; ; try++ {
 		fd, err := unix.Openat2(root, strings.TrimLeft(path, "/"), &unix.OpenHow{
-			Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+			Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | resolve,
 		})
 		if !errors.Is(err, unix.EAGAIN) || try == 16 { // something was renamed meanwhile
 			return fd, err
@@ -227,9 +234,9 @@ func target(root int, path string) (int, error) {
 	}
 }
 
-// mountAt mounts a new file system.
+// mountAt mounts a new file system at a place of the system.
 func mountAt(root int, path, kind string, flags uintptr, options string) error {
-	fd, err := target(root, path)
+	fd, err := target(root, path, unix.RESOLVE_NO_MAGICLINKS)
 	if err == nil {
 		err = unix.Mount(kind, "/proc/self/fd/"+strconv.Itoa(fd), kind, flags, options)
 		unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
@@ -243,17 +250,22 @@ func mountAt(root int, path, kind string, flags uintptr, options string) error {
 // own are the places where a mount point can be made, since they are the session's.
 var own = []string{"/tmp", "/run", "/dev/shm"}
 
-// attach puts a copy of mounts at path.
+// attach puts a copy of mounts at path. No part of it is a link: a workspace, or
+// a /tmp that is shared, may hold one that leads to where the account of the
+// session wants the mount, or a new directory, to be.
 func attach(root, tree int, path string) error {
-	fd, err := target(root, path)
+	fd, err := target(root, path, unix.RESOLVE_NO_SYMLINKS)
 	if errors.Is(err, unix.ENOENT) && slices.ContainsFunc(own, func(dir string) bool { return within(path, dir) }) {
 		var st unix.Stat_t
 		if err = unix.Fstat(tree, &st); err == nil {
-			err = mountPoint(path, st.Mode&unix.S_IFMT == unix.S_IFDIR)
+			err = mountPoint(root, path, st.Mode&unix.S_IFMT == unix.S_IFDIR)
 		}
 		if err == nil {
-			fd, err = target(root, path)
+			fd, err = target(root, path, unix.RESOLVE_NO_SYMLINKS)
 		}
+	}
+	if errors.Is(err, unix.ELOOP) {
+		err = errLink
 	}
 	if err != nil {
 		return badRequest("the session can't see anything at %s: %v (the place has to exist in the sandbox, or to lie below /tmp or /run)", path, err)
@@ -265,18 +277,38 @@ func attach(root, tree int, path string) error {
 	return nil
 }
 
-func mountPoint(path string, dir bool) error {
-	if dir {
-		return os.MkdirAll(path, 0o755)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o644)
+// mountPoint makes a directory, or an empty file, with the directories that lead
+// there, and follows no link.
+func mountPoint(root int, path string, dir bool) error {
+	at, err := unix.Openat(root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	return f.Close()
+	defer func() { unix.Close(at) }() //nolint:errcheck // an O_PATH descriptor
+	parts := strings.Split(strings.TrimLeft(path, "/"), "/")
+	last := parts[len(parts)-1]
+	if !dir {
+		parts = parts[:len(parts)-1]
+	}
+	for _, part := range parts {
+		if err := unix.Mkdirat(at, part, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		next, err := target(at, part, unix.RESOLVE_NO_SYMLINKS)
+		if err != nil {
+			return err
+		}
+		unix.Close(at) //nolint:errcheck // an O_PATH descriptor
+		at = next
+	}
+	if dir {
+		return nil
+	}
+	fd, err := unix.Openat(at, last, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 // hideProc covers parts of the session's /proc. null is a tree of /dev/null.
@@ -321,7 +353,7 @@ func (v View) makeDev(root int, devs map[string]int) error {
 	}
 	for name, fd := range devs {
 		path := "/dev/" + name
-		if err := mountPoint(path, false); err != nil {
+		if err := mountPoint(root, path, false); err != nil {
 			return err
 		}
 		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
