@@ -63,6 +63,16 @@ func TestIsolatedFiles(t *testing.T) {
 	if _, err := f.Stat(ctx(t), "/tmp/seen/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)
 	}
+	// Neither does who forgets to say so leave the workspace.
+	id := s.SessionID()
+	for _, path := range []string{"/etc/passwd", "/tmp/seen/out", "/tmp/seen/tmp/secret", "/etc/passwd&root=/etc", "/tmp/secret&root=/tmp"} {
+		if status, _, answer := ask(t, p.daemon, "GET", "/v1/isolated/session/"+id+"/fs/content?path="+path, ""); status != 403 || !strings.Contains(answer, "PATH_ESCAPES") {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
+	}
+	if status, _, answer := ask(t, p.daemon, "POST", "/v1/isolated/session/"+id+"/fs/mkdir", `{"path":"/tmp/seen/tmp/made"}`); status != 403 {
+		t.Errorf("made through a link: %d %s", status, answer)
+	}
 	// What a Files has besides works in a session too.
 	packed, err := sandbox.Archive(ctx(t), f, "/tmp/seen/d", sandbox.ArchiveTar)
 	if err != nil {

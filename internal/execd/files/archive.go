@@ -28,7 +28,7 @@ var archiveTypes = map[sandbox.ArchiveFormat]string{
 // archive sends a directory as one stream. What fails after its beginning cuts
 // the connection, so that the archive isn't taken for whole.
 func (s *service) archive(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "format")
+	q, err := s.query(r, "format")
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func (s *service) makeDir(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sc, path, err := scopeOf(in.Scope)
+	sc, path, err := s.scopeOf(in.Scope)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (s *service) setAttr(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sc, path, err := scopeOf(in.Scope)
+	sc, path, err := s.scopeOf(in.Scope)
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (s *service) rename(w http.ResponseWriter, r *http.Request) error {
 	if err := body(r, &in); err != nil {
 		return err
 	}
-	sc, path, err := scopeOf(in.Scope)
+	sc, path, err := s.scopeOf(in.Scope)
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (s *service) remove(w http.ResponseWriter, r *http.Request) error {
 	if in.Path != "" || in.PathB64 != nil {
 		return failf(wire.CodePathInvalid, "remove takes paths, not path")
 	}
-	sc, _, err := scopeOf(in.Scope)
+	sc, _, err := s.scopeOf(in.Scope)
 	if err != nil {
 		return err
 	}

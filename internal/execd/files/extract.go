@@ -17,7 +17,7 @@ import (
 
 // extract unpacks a tar below a directory. See sandbox.Extract for its rules.
 func (s *service) extract(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "owner", "group", "no_replace", "max_bytes", "max_entries")
+	q, err := s.query(r, "owner", "group", "no_replace", "max_bytes", "max_entries")
 	if err != nil {
 		return err
 	}

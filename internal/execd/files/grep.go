@@ -18,7 +18,7 @@ import (
 
 // grep sends the lines that match, file by file. It ends when the client goes.
 func (s *service) grep(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "text", "regexp", "ignore_case", "name", "max", "max_size")
+	q, err := s.query(r, "text", "regexp", "ignore_case", "name", "max", "max_size")
 	if err != nil {
 		return err
 	}

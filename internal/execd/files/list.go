@@ -23,7 +23,7 @@ import (
 const maxDepth = 512
 
 func (s *service) list(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "depth")
+	q, err := s.query(r, "depth")
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (s *service) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *service) search(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "pattern")
+	q, err := s.query(r, "pattern")
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func (s *service) stat(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
+	q, err := s.query(r)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *service) stat(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *service) read(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
+	q, err := s.query(r)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func readFull(f *os.File, buf []byte) (n int, err error) {
 }
 
 func (s *service) write(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "mode", "owner", "group", "no_replace", "if_unchanged")
+	q, err := s.query(r, "mode", "owner", "group", "no_replace", "if_unchanged")
 	if err != nil {
 		return err
 	}

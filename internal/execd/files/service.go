@@ -106,9 +106,9 @@ func New(c Config) http.Handler {
 	})
 }
 
-// query reads the parameters of a request. A parameter that isn't among known,
+// parameters reads those of a request. A parameter that isn't among known,
 // or is given twice (root apart), is refused.
-func query(r *http.Request, known ...string) (url.Values, error) {
+func parameters(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, failf(wire.CodePathInvalid, "the query can't be read: %s", err)
@@ -122,6 +122,24 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 		}
 	}
 	return q, nil
+}
+
+// query reads the parameters of a request that names a path.
+func (s *service) query(r *http.Request, known ...string) (url.Values, error) {
+	q, err := parameters(r, known...)
+	if err == nil {
+		q["root"] = s.roots(q["root"])
+	}
+	return q, err
+}
+
+// roots are the directories that a request is confined to. Where the service has
+// a root of its own, no request leaves that, whether it asks for it or not.
+func (s *service) roots(asked []string) []string {
+	if s.root == nil {
+		return asked
+	}
+	return append([]string{s.root.Name()}, asked...)
 }
 
 // body reads a JSON body into out.
@@ -139,7 +157,7 @@ func body(r *http.Request, out any) error {
 	return nil
 }
 
-func scopeOf(s wire.Scope) (*scope, string, error) {
-	sc, err := newScope(wire.JoinTexts(s.Roots, s.RootsB64))
-	return sc, wire.JoinText(s.Path, s.PathB64), err
+func (s *service) scopeOf(at wire.Scope) (*scope, string, error) {
+	sc, err := newScope(s.roots(wire.JoinTexts(at.Roots, at.RootsB64)))
+	return sc, wire.JoinText(at.Path, at.PathB64), err
 }

@@ -196,7 +196,7 @@ func (s *service) startUpload(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sc, path, err := scopeOf(in.Scope)
+	sc, path, err := s.scopeOf(in.Scope)
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (s *service) uploadStatus(w http.ResponseWriter, r *http.Request) error {
 
 // uploadQuery reads parameters that name no path.
 func uploadQuery(r *http.Request, known ...string) (map[string]string, error) {
-	q, err := query(r, known...)
+	q, err := parameters(r, known...)
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +351,7 @@ func (s *service) finishUpload(w http.ResponseWriter, r *http.Request) error {
 		s.sessions.drop(x)
 		return failf(wire.CodeHashMismatch, "what has arrived has another SHA-256; the upload is dropped")
 	}
-	if err := x.stays(); err != nil {
+	if err := x.stays(s); err != nil {
 		return err
 	}
 	e, err := x.u.commit(x.path)
@@ -367,8 +367,8 @@ func (s *service) finishUpload(w http.ResponseWriter, r *http.Request) error {
 // stays makes sure that the path still leads where it led when the upload
 // began: the directory may have been moved out of the root that the request is
 // confined to since then.
-func (x *session) stays() error {
-	sc, path, err := scopeOf(x.in)
+func (x *session) stays(s *service) error {
+	sc, path, err := s.scopeOf(x.in)
 	if err != nil {
 		return err
 	}

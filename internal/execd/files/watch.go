@@ -34,7 +34,7 @@ const (
 // watch tells what changes below a directory for as long as the client stays.
 // It costs nothing while nobody watches.
 func (s *service) watch(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "interval_ms")
+	q, err := s.query(r, "interval_ms")
 	if err != nil {
 		return err
 	}
