@@ -236,6 +236,7 @@ type gathered struct {
 	root string // path of the tree
 	list []wire.Change
 	last map[string]int // the latest change of a path since the last move
+	cut  map[string]int // the latest removal of a directory since then
 	gone int            // how many of list were dropped again
 	full bool
 }
@@ -283,7 +284,7 @@ func (g *gathered) add(kind, path string, dir bool) int {
 	if g.full {
 		return -1
 	}
-	if i, ok := g.last[path]; ok {
+	if i, ok := g.last[path]; ok && !g.cutOff(path, i) {
 		before := g.list[i].Kind
 		switch {
 		case kind == string(sandbox.ChangeModified) && before != string(sandbox.ChangeRemoved), kind == before:
@@ -297,11 +298,25 @@ func (g *gathered) add(kind, path string, dir bool) int {
 	i := g.push(c)
 	if !g.full {
 		if g.last == nil {
-			g.last = map[string]int{}
+			g.last, g.cut = map[string]int{}, map[string]int{}
 		}
 		g.last[path] = i
+		if dir && kind == string(sandbox.ChangeRemoved) {
+			g.cut[path] = i
+		}
 	}
 	return i
+}
+
+// cutOff reports whether a directory above path was removed after change i: that
+// took everything below along, so what follows tells of something new.
+func (g *gathered) cutOff(path string, i int) bool {
+	for at := strings.LastIndexByte(path, '/'); at > 0; at = strings.LastIndexByte(path[:at], '/') {
+		if j, ok := g.cut[path[:at]]; ok && j > i {
+			return true
+		}
+	}
+	return false
 }
 
 // move gathers a move. What came before can't be merged with what follows.
@@ -311,6 +326,7 @@ func (g *gathered) move(from, to string, dir bool) {
 	c.From, c.FromB64 = wire.SplitText(from)
 	g.push(c)
 	clear(g.last)
+	clear(g.cut)
 }
 
 // hiddenName reports the names that the daemon gives to what isn't finished.

@@ -65,6 +65,30 @@ func TestWatchOverflow(t *testing.T) {
 	}
 }
 
+// What is below a directory that was removed and made again is told again,
+// although it was told before.
+func TestGatheredAgain(t *testing.T) {
+	g := gathered{root: "/r"}
+	for range 2 {
+		g.add("created", "/r/d", true)
+		g.add("created", "/r/d/in", true)
+		g.add("created", "/r/d/in/f", false)
+		g.add("created", "/r/d/in/f", false) // once by an event, once by a look
+		g.add("removed", "/r/d", true)
+	}
+	g.add("created", "/r/d", true)
+	g.add("created", "/r/d/in", true)
+	g.add("created", "/r/d/in/f", false)
+	var got []string
+	for _, c := range g.take() {
+		got = append(got, c.Kind+" "+c.Path)
+	}
+	again := []string{"created /r/d", "created /r/d/in", "created /r/d/in/f"}
+	if diff := cmp.Diff(again, got[max(0, len(got)-3):]); diff != "" {
+		t.Errorf("the last directory is told as (-want +got):\n%s", diff)
+	}
+}
+
 // What is gathered is merged where that loses nothing, and bounded.
 func TestGathered(t *testing.T) {
 	g := gathered{root: "/r"}
