@@ -44,10 +44,12 @@ const (
 	idleTimeout   = 2 * time.Minute
 	headerLimit   = 64 << 10
 	// drainTimeout is how long requests may go on at a stop, pauseTimeout how
-	// long pausing the sandboxes may take, endTimeout what is left after that.
-	drainTimeout = 10 * time.Second
-	pauseTimeout = 60 * time.Second
-	endTimeout   = 30 * time.Second
+	// long pausing the sandboxes may take, finishTimeout removing those that are
+	// to be removed, endTimeout what is left after that.
+	drainTimeout  = 10 * time.Second
+	pauseTimeout  = 60 * time.Second
+	finishTimeout = 10 * time.Second
+	endTimeout    = 30 * time.Second
 )
 
 // Run serves until ctx ends, then stops in order and returns nil. What it
@@ -148,7 +150,8 @@ func run(ctx context.Context, c Config, serving *bool) (err error) {
 	return nil
 }
 
-// stop takes no more work, lets requests end, and pauses what runs.
+// stop takes no more work, lets requests end, pauses what runs, and removes
+// what is to be removed.
 func stop(ctx context.Context, c Config, server *http.Server, api *httpapi.Server, service *conversation.Service) {
 	ctx = context.WithoutCancel(ctx)
 	drainCtx, cancel := context.WithTimeout(ctx, drainTimeout)
@@ -161,12 +164,16 @@ func stop(ctx context.Context, c Config, server *http.Server, api *httpapi.Serve
 	if err := api.Wait(drainCtx); err != nil {
 		c.Log.Warn("some terminals didn't end in time")
 	}
-	if c.KeepSandboxes {
-		return
+	if !c.KeepSandboxes {
+		pauseCtx, cancel := context.WithTimeout(ctx, pauseTimeout)
+		defer cancel()
+		if err := service.Suspend(pauseCtx); err != nil {
+			c.Log.Warn("not every sandbox could be paused; they go on until they are idle or their lease ends", "error", err)
+		}
 	}
-	pauseCtx, cancel := context.WithTimeout(ctx, pauseTimeout)
+	finishCtx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	if err := service.Suspend(pauseCtx); err != nil {
-		c.Log.Warn("not every sandbox could be paused; they go on until they are idle or their lease ends", "error", err)
+	if err := service.Finish(finishCtx); err != nil {
+		c.Log.Warn("sandboxes that are to be removed could not be looked after; the next start does it", "error", err)
 	}
 }

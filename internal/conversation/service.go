@@ -151,6 +151,10 @@ func (s *Service) Close() error { return s.store.Close() }
 // end isn't proven yet.
 func (s *Service) Unconfirmed(ctx context.Context) (int64, error) { return s.fleet.Unconfirmed(ctx) }
 
+// Finish, for a clean stop, tries once more to destroy the sandboxes whose end
+// isn't proven yet. Call it while Run runs, after Suspend.
+func (s *Service) Finish(ctx context.Context) error { return s.fleet.Finish(ctx) }
+
 // Run works until ctx ends: it recovers what an earlier process left, and runs
 // the keepers, the due times, the ledger and the sweep. It returns when all of
 // them have ended. Turns that are running go on in their sandboxes.

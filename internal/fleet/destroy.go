@@ -161,6 +161,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 const (
 	ledgerParallel = 8
 	ledgerEvery    = time.Minute
+	finishMost     = 1000
 )
 
 func (f *Fleet) ledgerLoop(ctx context.Context) {
@@ -175,23 +176,41 @@ func (f *Fleet) ledgerLoop(ctx context.Context) {
 		} else if !next.IsZero() {
 			wait = min(wait, max(time.Until(next), 10*time.Millisecond))
 		}
-		var g errgroup.Group
-		g.SetLimit(ledgerParallel)
-		for _, e := range due {
-			g.Go(func() error {
-				d, err := f.Destroy(ctx, Ref{e.Backend, e.SandboxID})
-				if err == nil && Settles(d, e.SandboxID) && e.ConversationID != "" && f.cfg.OnDestroyed != nil {
-					f.cfg.OnDestroyed(e.ConversationID)
-				}
-				return nil
-			})
-		}
-		_ = g.Wait() // the functions return nil
+		f.destroyAll(ctx, due)
 		if len(due) > 0 {
 			continue // there may be more
 		}
 		f.sleep(ctx, wait)
 	}
+}
+
+// destroyAll tries each entry once.
+func (f *Fleet) destroyAll(ctx context.Context, entries []*model.LedgerEntry) {
+	var g errgroup.Group
+	g.SetLimit(ledgerParallel)
+	for _, e := range entries {
+		g.Go(func() error {
+			d, err := f.Destroy(ctx, Ref{e.Backend, e.SandboxID})
+			if err == nil && Settles(d, e.SandboxID) && e.ConversationID != "" && f.cfg.OnDestroyed != nil {
+				f.cfg.OnDestroyed(e.ConversationID)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return nil
+}
+
+// Finish is for a clean stop: it waits for the destructions that are under way
+// and tries each other entry of the ledger once more, due or not, at most
+// finishMost of them, until ctx ends. What is open then, the next start tries.
+// Call it while Run runs.
+func (f *Fleet) Finish(ctx context.Context) error {
+	open, _, err := f.cfg.Store.OpenLedger(ctx, time.Now().Add(24*time.Hour), finishMost) // past the longest backoff
+	if err != nil {
+		return err
+	}
+	f.destroyAll(ctx, open)
+	return nil
 }
 
 // sleep waits, or until kicked.

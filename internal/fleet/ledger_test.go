@@ -27,10 +27,33 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type counted struct {
 	sandbox.Provider
 	kills atomic.Int64
+	gate  atomic.Pointer[gate]
+}
+
+// gate holds deletes up until it is opened.
+type gate struct {
+	open  <-chan struct{}
+	begun chan struct{} // closed at the first delete
+	once  sync.Once
+}
+
+// hold has deletes wait until open is closed; begun says when one waits.
+func (c *counted) hold(open <-chan struct{}) (begun <-chan struct{}) {
+	g := &gate{open: open, begun: make(chan struct{})}
+	c.gate.Store(g)
+	return g.begun
 }
 
 func (c *counted) Kill(ctx context.Context, id string) (bool, error) {
 	c.kills.Add(1)
+	if g := c.gate.Load(); g != nil {
+		g.once.Do(func() { close(g.begun) })
+		select {
+		case <-g.open:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 	return c.Provider.Kill(ctx, id)
 }
 
@@ -156,6 +179,60 @@ func TestUnconfirmedIsRetriedUntilProven(t *testing.T) {
 		r.run(time.Minute)
 		if r.open() != 0 || r.count.kills.Load() != before+1 {
 			t.Errorf("%d open after %d deletes", r.open(), r.count.kills.Load()-before)
+		}
+	})
+}
+
+// A clean stop waits for a destruction that is under way, and tries what isn't
+// due yet once more; with an end of its own.
+func TestFinish(t *testing.T) {
+	inRig(t, func(r *rig) {
+		waits := r.backend.Plant(ours("conv_1"), time.Hour)
+		r.backend.Set(func(b *fleettest.Backend) { b.KillKeeps = true })
+		r.condemn(model.LedgerEntry{SandboxID: waits, ConversationID: "conv_1", Reason: "deleted"})
+		r.run(time.Hour)
+		tried := r.entry(waits).Attempts
+		r.backend.Set(func(b *fleettest.Backend) { b.KillKeeps = false })
+		running := r.backend.Plant(ours("conv_2"), time.Hour)
+		r.condemn(model.LedgerEntry{SandboxID: running, ConversationID: "conv_2", Reason: "deleted"})
+		hold := make(chan struct{})
+		begun := r.count.hold(hold)
+
+		f := fleet.New(r.config)
+		ctx, stop := context.WithCancel(r.Context())
+		defer stop()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := f.Run(ctx); err != nil {
+				r.Error(err)
+			}
+		})
+		<-begun // the loop destroys the one that is due
+		wg.Go(func() {
+			if err := f.Finish(r.Context()); err != nil {
+				r.Error(err)
+			}
+			stop()
+		})
+		synctest.Wait()
+		if r.open() == 0 || ctx.Err() != nil {
+			t.Error("Finish didn't wait for the destruction that is under way")
+		}
+		close(hold)
+		wg.Wait()
+		if r.open() != 0 || len(r.backend.Boxes()) != 0 || r.entry(waits).Attempts != tried+1 || r.entry(running).Attempts != 1 {
+			t.Errorf("%d open, left %v, %d and %d attempts", r.open(), r.backend.Boxes(), r.entry(waits).Attempts-tried, r.entry(running).Attempts)
+		}
+
+		// One that can't be destroyed doesn't hold the stop up for ever.
+		r.condemn(model.LedgerEntry{SandboxID: r.backend.Plant(ours("conv_3"), time.Hour), Reason: "deleted"})
+		r.count.hold(make(chan struct{}))
+		ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		_ = f.Finish(ctx) // the store may have been read in time or not
+		if took := time.Since(began); took > 11*time.Second || r.open() != 1 {
+			t.Errorf("Finish took %s, %d open", took, r.open())
 		}
 	})
 }

@@ -112,10 +112,12 @@ func (s *server) stop() {
 func (s *server) end() {
 	defer s.api.Close()
 	defer s.Abandon()
-	if s.t.Failed() {
-		s.t.Logf("the server's log ends:\n%s", tail(filepath.Join(s.state, "serve.log")))
-		s.t.Logf("the service's log ends:\n%s", tail(sandboxd.LogFile(s.state)))
-	}
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("the server's log ends:\n%s", tail(filepath.Join(s.state, "serve.log")))
+			s.t.Logf("the service's log ends:\n%s", tail(sandboxd.LogFile(s.state)))
+		}
+	}()
 	ctx := timeout(s.t)
 	if s.PID() == 0 {
 		if err := s.Start(ctx); err != nil {

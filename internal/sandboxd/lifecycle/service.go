@@ -91,9 +91,13 @@ func New(c Config) *Service {
 }
 
 // Close lets pauses, resumes and destructions that are under way finish until
-// ctx ends, cancels creates (each cleans up after itself), and returns when
-// nothing runs any more. Sandboxes stay as they are.
-func (s *Service) Close(ctx context.Context) { s.tasks.close(ctx) }
+// ctx ends, looks once more after what failed or waits to be removed, cancels
+// creates (each cleans up after itself), and returns when nothing runs any
+// more. Other sandboxes stay as they are.
+func (s *Service) Close(ctx context.Context) {
+	s.runRepairs(time.Now().Add(repairMax)) // those that wait for their next try, too
+	s.tasks.close(ctx)
+}
 
 // Get describes a sandbox.
 func (s *Service) Get(ctx context.Context, id string) (state.Record, error) {

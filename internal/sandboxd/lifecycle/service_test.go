@@ -333,6 +333,29 @@ func TestStubbornDestroy(t *testing.T) {
 	})
 }
 
+// A clean stop tries what waits for its next try once more.
+func TestCloseTriesOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := newInstallation(t)
+		s := in.start()
+		r := s.mustCreate(t, req())
+		s.rt.Hook(func(op, _ string, after bool) error {
+			if op == "destroy" {
+				return errors.New("device or resource busy")
+			}
+			return nil
+		})
+		wantCode(t, s.Delete(t.Context(), r.ID), lifecycle.CodeDestroyFailed)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		s.rt.Hook(nil)
+		s.stop()
+		if left := in.machine.Boxes(); len(left) != 0 {
+			t.Errorf("left on the machine: %v", left)
+		}
+	})
+}
+
 func TestFailedPauseAndResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := newInstallation(t)
