@@ -76,7 +76,7 @@ func fail(err error) {
 // of the sandbox.
 const unfinished = "/run/astrabox-execd/unfinished"
 
-func options(args []string) (execd.Options, error) {
+func options(args []string) (_ execd.Options, err error) {
 	f := flag.NewFlagSet("execd", flag.ContinueOnError)
 	listen := f.String("listen", "", "`host:port` to listen on (default every address, port "+strconv.Itoa(wire.Port)+")")
 	listenFD := f.Int("listen-fd", -1, "`descriptor` of a listening socket to use instead of an address")
@@ -87,6 +87,13 @@ func options(args []string) (execd.Options, error) {
 	readyFD := f.Int("ready-fd", -1, "`descriptor` to write a line to when requests are answered")
 	grace := f.Duration("graceful-shutdown-timeout", defaultGrace, "how long everything gets to end after SIGTERM (also EXECD_API_GRACE_SHUTDOWN)")
 	operations := f.Int("operation-capacity", operation.DefaultCapacity, "how many operations are remembered (also EXECD_OPERATION_CAPACITY)")
+	defer func() {
+		if err != nil && *readyFD >= 0 { // nobody may see the standard error
+			if ready := os.NewFile(uintptr(*readyFD), "ready"); ready != nil {
+				fmt.Fprintf(ready, "%s%v\n", wire.FailedPrefix, err)
+			}
+		}
+	}()
 	// Given to other daemons of this protocol; accepted so that what starts those can start this one.
 	f.Int("log-level", 0, "accepted and ignored: the daemon logs warnings and errors")
 	jupyter := f.String("jupyter-host", "", "accepted and ignored: the daemon has no interpreters (also JUPYTER_HOST)")
@@ -125,7 +132,6 @@ func options(args []string) (execd.Options, error) {
 	}
 	os.Unsetenv("EXECD_ACCESS_TOKEN")
 	if *tokenFD >= 0 {
-		var err error
 		if o.Token, err = execd.Token(*tokenFD); err != nil {
 			return o, err
 		}

@@ -197,7 +197,7 @@ func start(t *testing.T, s setup) *daemon {
 		t.Fatal(err)
 	}
 	tokenW.Close()
-	if b, err := io.ReadAll(readyR); err != nil || string(b) != "ready\n" {
+	if b, err := io.ReadAll(readyR); err != nil || string(b) != wire.ReadyLine {
 		t.Fatalf("the daemon isn't ready: %q, %v", b, err)
 	}
 	u := &url.URL{Scheme: "http", Host: addr}

@@ -362,3 +362,37 @@ func TestOwnVariablesStay(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusal: whoever waits for the daemon is told why it will never be ready,
+// also where nobody sees its standard error.
+func TestRefusal(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"no-such-flag":           {"--no-token", "--no-such-flag"},
+		"no token":               {},
+		"negative":               {"--no-token", "--graceful-shutdown-timeout", "-1s"},
+		"address already in use": {"--no-token", "--listen", taken.Addr().String()},
+	} {
+		t.Run(want, func(t *testing.T) {
+			r, w := pipe(t)
+			cmd := exec.CommandContext(ctx(t), self, append([]string{"--ready-fd", "3"}, args...)...)
+			cmd.Env, cmd.ExtraFiles = append(os.Environ(), runMain+"=main"), []*os.File{w}
+			if err := cmd.Run(); err == nil {
+				t.Error("it started")
+			}
+			w.Close()
+			b, err := io.ReadAll(r)
+			if why, ok := strings.CutPrefix(string(b), wire.FailedPrefix); err != nil || !ok || !strings.Contains(why, want) {
+				t.Errorf("it told %q, %v", b, err)
+			}
+		})
+	}
+}

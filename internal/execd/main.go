@@ -17,6 +17,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/confine"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // Exit codes of Main besides the entrypoint's own.
@@ -36,7 +37,8 @@ type Options struct {
 	Socket  *os.File
 	Token   string
 	Version string
-	// Ready gets a line when requests are answered, and is closed; nil: nobody waits.
+	// Ready gets [wire.ReadyLine] when requests are answered, or [wire.FailedPrefix] and
+	// why there will be none, and is closed; nil: nobody waits.
 	Ready *os.File
 	// Entrypoint is the program to run beside the daemon; empty: none.
 	Entrypoint []string
@@ -70,20 +72,17 @@ func Main(o Options) int {
 	}
 	// The workload must not read the token out of the daemon's memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		o.Log.Error("can't protect the daemon's memory", "error", err)
-		return exitFailed
+		return o.refuse("can't protect the daemon's memory", err)
 	}
 	l, err := listen(o)
 	if err != nil {
-		o.Log.Error("can't listen", "error", err)
-		return exitFailed
+		return o.refuse("can't listen", err)
 	}
 	reaper := child.NewReaper(true)
 	defer reaper.Close()
 	if o.Reserve {
 		if err := reaper.Restrict(func() error { return confine.Thread(^confine.Mounting, confine.NoMounting()) }); err != nil {
-			o.Log.Error("can't keep the right to make mounts to the daemon", "error", err)
-			return exitFailed
+			return o.refuse("can't keep the right to make mounts to the daemon", err)
 		}
 	}
 	s, err := New(Config{
@@ -92,13 +91,12 @@ func Main(o Options) int {
 		EnvFile: o.EnvFile, Operations: o.Operations,
 	})
 	if err != nil {
-		o.Log.Error("can't start", "error", err)
-		return exitFailed
+		return o.refuse("can't start", err)
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	if o.Ready != nil {
-		_, _ = o.Ready.WriteString("ready\n") // who went away doesn't need to know
+		_, _ = o.Ready.WriteString(wire.ReadyLine) // who went away doesn't need to know
 		o.Ready.Close()
 	}
 
@@ -109,6 +107,16 @@ func Main(o Options) int {
 	}
 	d.end()
 	return code
+}
+
+// refuse tells why the daemon doesn't start, and gives its exit status.
+func (o Options) refuse(what string, err error) int {
+	o.Log.Error(what, "error", err)
+	if o.Ready != nil {
+		fmt.Fprintf(o.Ready, "%s%s: %v\n", wire.FailedPrefix, what, err)
+		o.Ready.Close()
+	}
+	return exitFailed
 }
 
 // listen gives the socket of an address, or the one that was inherited.

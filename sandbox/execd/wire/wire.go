@@ -10,6 +10,13 @@ package wire
 // Port is the port that execd listens on in a sandbox.
 const Port = 44772
 
+// What the daemon writes into the descriptor of --ready-fd: ReadyLine when it
+// answers requests, or FailedPrefix and why it never will.
+const (
+	ReadyLine    = "ready\n"
+	FailedPrefix = "failed: "
+)
+
 // Headers of requests and responses.
 const (
 	// HeaderToken carries the sandbox's token in every request.

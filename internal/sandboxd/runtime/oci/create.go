@@ -299,13 +299,16 @@ func (d *door) close() {
 	}
 }
 
-// waitReady waits until execd wrote something, or ended.
+// waitReady waits until execd wrote that it is ready or why not, or ended.
 func (d *door) waitReady(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = d.readyRead.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var buf [256]byte
+	var buf [1024]byte
 	n, err := d.readyRead.Read(buf[:])
+	why, failed := strings.CutPrefix(string(buf[:n]), wire.FailedPrefix)
 	switch {
+	case failed:
+		return fmt.Errorf("execd refuses to start: %s", strings.TrimSpace(why))
 	case n > 0:
 		return nil
 	case ctx.Err() != nil:
