@@ -138,7 +138,7 @@ func TestIsolatedSessionsInASandbox(t *testing.T) {
 		{"both", "ln /etc/passwd hard"}, {"both", "cat /tmp/secret"}, {"both", "cat /tmp/secret-two"}, {"both", "ls /run/x"}, {"root", "touch /home/two/x"}, {"root", "touch /dev/x"},
 		{"both", "python3 -c 'import os;os.setxattr(\"/srv/open\",\"user.x\",b\"y\")'"}, {"both", "truncate -s 0 /srv/open/suid"}, {"both", "touch -d yesterday /srv/open"},
 		// processes
-		{"both", "pgrep -f 'sleep 400'"}, {"both", "kill -0 " + sleeper + " && grep -qx sleep /proc/" + sleeper + "/comm"}, /* the number may be the session's own, too */ {"both", "kill -9 1 && sleep 1 && kill -0 1 && false"},
+		{"both", "pgrep -f 'sleep 400'"}, {"both", "kill -0 " + sleeper + " && grep -qx sleep /proc/" + sleeper + "/comm"} /* the number may be the session's own, too */, {"both", "kill -9 1 && sleep 1 && kill -0 1 && false"},
 		{"both", "grep -sl SECRET-ENV /proc/[0-9]*/environ"}, {"both", "cat /proc/1/environ"}, {"both", "ls -l /proc/1/fd"}, {"both", "cat /proc/1/maps"}, {"both", "cat /proc/1/mem"},
 		{"both", "ls /proc/1/root/"}, {"both", "readlink /proc/1/exe"}, {"both", "readlink /proc/1/ns/mnt"}, {"both", syscallWorks("101,16,1,0,0")},
 		// mounts and namespaces
