@@ -62,14 +62,22 @@ func invalidCommand(req wire.CommandRequest) string {
 
 // launchOf makes the part of a request that says what to launch.
 func (s *Server) launchOf(req wire.CommandRequest) launch.Request {
-	l := launch.Request{Line: req.Command, Argv: req.Argv, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID}
-	if s.cfg.EnvFile != "" {
-		var err error
-		if l.File, err = launch.EnvFile(s.cfg.EnvFile); err != nil {
-			s.cfg.Log.Warn("the file of variables can't be used", "error", err)
-		}
+	return launch.Request{
+		Line: req.Command, Argv: req.Argv, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID,
+		File: s.envFile(),
 	}
-	return l
+}
+
+// envFile reads the file of variables, where there is one.
+func (s *Server) envFile() map[string]string {
+	if s.cfg.EnvFile == "" {
+		return nil
+	}
+	vars, err := launch.EnvFile(s.cfg.EnvFile)
+	if err != nil {
+		s.cfg.Log.Warn("the file of variables can't be used", "error", err)
+	}
+	return vars
 }
 
 // frameCommand runs a command and answers in frames.

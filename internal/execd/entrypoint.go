@@ -23,7 +23,7 @@ func startEntrypoint(r *child.Reaper, args []string) (*child.Child, error) {
 	}
 	return r.Start(child.Spec{
 		Path: path, Args: args, Dir: dir, Files: []int{0, 1, 2},
-		Env: launch.Environment(account.System, nil, nil),
+		Env: launch.Environment(account.System, nil, nil, nil),
 	})
 }
 

@@ -80,7 +80,7 @@ func newInside(session *isolated.Session, reaper *child.Reaper, log *slog.Logger
 		return nil, err
 	}
 	in.server.sessions.As(session.UID, session.GID)
-	in.shell, err = in.server.sessions.Create(session.Workspace)
+	in.shell, err = in.server.sessions.Create(session.Workspace, nil)
 	return in, err
 }
 

@@ -79,7 +79,7 @@ func (s *Server) registerOld(spec process.Spec) (*process.Process, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, &launch.Error{Code: wire.CodeBadDirectory, Message: err.Error()}
 	}
-	spec.Launch.Dir = dir
+	spec.Launch.Dir, spec.Launch.File = dir, s.envFile()
 	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch) // so that a mistake shows at once
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ func TestOldEnvironment(t *testing.T) {
 	}
 	show := wire.CommandRequest{Command: `echo "$A|$B|$C|$D"`, Envs: map[string]string{"D": "given"}}
 	for text, want := range map[string]string{
-		"": "|||given", "A=1\n # B=2\n\nB = two words \nC=$NO_SUCH${USER_X}-$PATH\nD=file\nnonsense": "1|two words|-" + os.Getenv("PATH") + "|given",
+		"": "|||given", "A='1 $PATH'\nB=\"a\\tb\"\n": "1 $PATH|a\tb||given", "A=1\n # B=2\n\nB = two words \nC=$NO_SUCH${USER_X}-$PATH\nD=file\nnonsense": "1|two words|-" + os.Getenv("PATH") + "|given",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

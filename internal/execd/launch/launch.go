@@ -220,17 +220,17 @@ func isDir(path string) bool {
 
 // private reports the variables that children don't inherit from the daemon.
 func private(name string) bool {
-	return strings.HasPrefix(name, "EXECD_") || name == "JUPYTER_TOKEN" || name == child.MarkVariable
+	return strings.HasPrefix(name, "EXECD_") && name != EnvFileVariable || name == "JUPYTER_TOKEN" || name == child.MarkVariable
 }
 
 // Environment gives the environment of a program that runs as the account of
-// uid and gid; nil: the daemon's own.
-func Environment(db *account.DB, uid, gid *uint32) []string {
+// uid and gid; nil: the daemon's own. File is as in [Request].
+func Environment(db *account.DB, uid, gid *uint32, file map[string]string) []string {
 	u, _, err := who(db, Request{UID: uid, GID: gid})
 	if err != nil {
 		u = account.User{Name: "root", Home: "/root", Shell: Shell()}
 	}
-	return environment(Request{}, u)
+	return environment(Request{File: file}, u)
 }
 
 func environment(r Request, u account.User) []string {

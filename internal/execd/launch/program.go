@@ -1,9 +1,7 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,48 +65,6 @@ func scriptFile(text string) (*os.File, error) {
 		return nil, err
 	}
 	return f, nil
-}
-
-// maxEnvFile bounds what is read of a file of variables.
-const maxEnvFile = 1 << 20
-
-// EnvFile reads a file of K=V lines. Lines that are empty or begin with # say
-// nothing; $VAR and ${VAR} in a value are the daemon's own variables. The error
-// says what is wrong with the file, never what it holds.
-func EnvFile(path string) (map[string]string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a FIFO must not hold the daemon up
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !fi.Mode().IsRegular():
-		return nil, errors.New(path + " is not a regular file")
-	case fi.Size() > maxEnvFile:
-		return nil, errors.New(path + " is larger than 1 MiB")
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxEnvFile))
-	if err != nil {
-		return nil, err
-	}
-	vars := map[string]string{}
-	for line := range strings.SplitSeq(string(b), "\n") {
-		line = strings.TrimSpace(line)
-		name, value, ok := strings.Cut(line, "=")
-		if name = strings.TrimSpace(name); !ok || name == "" || strings.HasPrefix(line, "#") || strings.ContainsRune(line, 0) {
-			continue
-		}
-		vars[name] = os.Expand(strings.TrimSpace(value), func(v string) string {
-			if private(v) {
-				return ""
-			}
-			return os.Getenv(v)
-		})
-	}
-	return vars, nil
 }
 
 // ExpandDir gives the directory that a client of the older protocol names: as

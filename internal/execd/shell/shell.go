@@ -85,14 +85,15 @@ type session struct {
 	leaders []int // of the newest runs
 }
 
-// Create makes a session that begins in dir, which exists.
-func (m *Manager) Create(dir string) (id string, err error) {
+// Create makes a session that begins in dir, which exists, with the variables
+// of file beside the daemon's own.
+func (m *Manager) Create(dir string, file map[string]string) (id string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.byID) >= MaxSessions {
 		return "", ErrTooMany
 	}
-	s := &session{id: rand.Text(), home: dir, turn: make(chan struct{}, 1), state: state{dir: dir}}
+	s := &session{id: rand.Text(), home: dir, turn: make(chan struct{}, 1), state: state{dir: dir, file: file}}
 	s.gone, s.end = context.WithCancel(context.Background())
 	s.turn <- struct{}{}
 	m.byID[s.id] = s

@@ -61,7 +61,7 @@ func TestShells(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			m := manager(t, path)
 			dir := t.TempDir()
-			id, err := m.Create(dir)
+			id, err := m.Create(dir, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestShells(t *testing.T) {
 func TestSpecialVariables(t *testing.T) {
 	m := manager(t, "/bin/bash")
 	dir := t.TempDir()
-	id, _ := m.Create(dir)
+	id, _ := m.Create(dir, nil)
 	for _, c := range [][2]string{
 		{"echo 'echo from BASH_ENV' >rc; export BASH_ENV=$PWD/rc", "=0"},
 		{"echo $BASH_ENV; unset BASH_ENV", dir + "/rc\n=0"},
@@ -119,7 +119,7 @@ func TestSpecialVariables(t *testing.T) {
 // Programs of a run see no descriptor besides the one for the state.
 func TestDescriptors(t *testing.T) {
 	m := manager(t, "/bin/bash")
-	id, _ := m.Create("/")
+	id, _ := m.Create("/", nil)
 	if got := run(t, m, id, "exec ls /proc/self/fd"); got != "0\n1\n2\n250\n3\n=0" { // 3 is the directory
 		t.Errorf("%q", got)
 	}
@@ -128,7 +128,7 @@ func TestDescriptors(t *testing.T) {
 // A state that is too large isn't kept, and says so.
 func TestStateLimit(t *testing.T) {
 	m := manager(t, "/bin/bash")
-	id, _ := m.Create("/")
+	id, _ := m.Create("/", nil)
 	if got := run(t, m, id, "export A=1"); got != "=0" {
 		t.Fatal(got)
 	}

@@ -28,6 +28,8 @@ type state struct {
 	// strange are the inherited variables whose names no shell can set. They
 	// are handed through.
 	strange []string
+	// file are variables that the session began with, beside the daemon's.
+	file map[string]string
 }
 
 var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
@@ -37,7 +39,7 @@ func (s *state) environ(dir string, uid, gid *uint32) []string {
 	env := []string{"PWD=" + dir}
 	if s.vars == nil {
 		s.strange = nil
-		for _, kv := range launch.Environment(account.System, uid, gid) {
+		for _, kv := range launch.Environment(account.System, uid, gid, s.file) {
 			switch {
 			case !shellName.MatchString(kv):
 				s.strange = append(s.strange, kv)

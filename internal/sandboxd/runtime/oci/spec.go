@@ -169,6 +169,9 @@ func (base specBase) build(s runtime.Spec, b box, ids rootfs.Range, limits userL
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME": "/root",
 		"LANG": "C.UTF-8",
+		// Clients add variables for later programs to this file. Only root inside
+		// can reach it: who can write it decides what every account's programs see.
+		"EXECD_ENVS": "/root/.execd-envs",
 	}
 	maps.Copy(env, s.Env)
 	entrypoint := s.Entrypoint
