@@ -1,0 +1,272 @@
+"""OpenSandbox's Python client against the bundled service and execd: what was
+written for another service works unchanged."""
+
+import asyncio
+import io
+import json
+import logging
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+from datetime import timedelta
+from urllib.parse import urlparse
+
+from opensandbox import Sandbox, SandboxManagerSync, SandboxSync
+from opensandbox.config import ConnectionConfig
+from opensandbox.config.connection_sync import ConnectionConfigSync
+from opensandbox.exceptions import SandboxApiException, SandboxException
+from opensandbox.models.execd import ExecutionHandlers, RunCommandOpts
+from opensandbox.models.filesystem import (
+    ContentReplaceEntry,
+    DirectoryListEntry,
+    MoveEntry,
+    SearchEntry,
+    SetPermissionEntry,
+    WriteEntry,
+)
+from opensandbox.models.isolated import CreateIsolatedSessionRequest, IsolatedWorkspaceSpec
+from opensandbox.models.sandboxes import SandboxFilter
+
+BIN = pathlib.Path(__file__).resolve().parent.parent.parent / "bin"
+PATIENCE = 30  # seconds until something that must happen counts as missing
+
+logging.disable()  # the client logs what these tests expect to be refused
+
+
+def until(what, try_it):
+    """Gives the first true answer of try_it."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := try_it()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.01)
+    return answer
+
+
+class Service:
+    """The bundled lifecycle service on a temporary state directory."""
+
+    def __init__(self):
+        self.state = pathlib.Path(tempfile.mkdtemp(prefix="astrabox-interop-"))
+        self.process = subprocess.Popen([BIN / "astrabox", "sandboxd", "--state-dir", self.state], stdin=subprocess.DEVNULL)
+        try:
+            url = urlparse(until("the service listens", self.listening)["url"])
+        except BaseException:
+            self.process.kill()
+            self.stop()
+            raise
+        key = (self.state / "sandboxd/key").read_text().strip()
+        self.connection = {"api_key": key, "domain": url.netloc, "protocol": url.scheme}
+
+    def listening(self):
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the service ended with {self.process.returncode}")
+        try:
+            return json.loads((self.state / "sandboxd/listen.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def stop(self):
+        self.process.terminate()
+        status = self.process.wait(PATIENCE)
+        shutil.rmtree(self.state, ignore_errors=True)
+        if status != 0:
+            raise RuntimeError(f"the service ended with {status}")
+
+
+def setUpModule():
+    global service, config, box
+    service = Service()
+    unittest.addModuleCleanup(service.stop)
+    config = ConnectionConfigSync(**service.connection)
+    box = SandboxSync.create(
+        "astrabox:host",
+        connection_config=config,
+        timeout=timedelta(minutes=10),
+        metadata={"team": "python"},
+        resource={"cpu": "1", "memory": "512Mi"},
+    )
+    unittest.addModuleCleanup(lambda: box and box.destroy())
+
+
+def stdout(execution):
+    return "\n".join(m.text for m in execution.logs.stdout)
+
+
+def stderr(execution):
+    return "\n".join(m.text for m in execution.logs.stderr)
+
+
+def run(command, **options):
+    return box.commands.run(command, opts=RunCommandOpts(**options))
+
+
+class Lifecycle(unittest.TestCase):
+    def test_describes_and_renews(self):
+        before = box.get_info()
+        self.assertEqual(before.status.state, "Running")
+        self.assertEqual(before.metadata, {"team": "python"})
+        after = box.renew(timedelta(minutes=30)).expires_at
+        self.assertGreater(after, before.expires_at)
+        self.assertEqual(box.get_info().expires_at, after)
+
+    def test_lists(self):
+        with SandboxManagerSync.create(config) as manager:
+            found = manager.list_sandbox_infos(SandboxFilter(states=["Running"], metadata={"team": "python"}, page_size=1))
+            self.assertEqual([s.id for s in found.sandbox_infos], [box.id])
+            self.assertEqual(manager.list_sandbox_infos(SandboxFilter(metadata={"team": "no"})).sandbox_infos, [])
+
+    def test_patches_metadata(self):
+        self.assertEqual(box.patch_metadata({"color": "blue"}).metadata, {"team": "python", "color": "blue"})
+        self.assertEqual(box.patch_metadata({"color": None}).metadata, {"team": "python"})
+
+    def test_is_healthy_and_measured(self):
+        self.assertTrue(box.is_healthy())
+        measured = box.get_metrics()
+        self.assertGreater(measured.cpu_count, 0)
+        self.assertGreater(measured.memory_total_in_mib, 0)
+
+    def test_gives_endpoints(self):
+        self.assertTrue(box.get_endpoint(8080).endpoint.endswith("/proxy/8080"))
+
+    def test_pauses_and_resumes(self):
+        global box
+        run("echo kept > /root/kept")
+        box.commands.set_env("ALSO_KEPT", "yes")
+        box.pause()
+        until("it is paused", lambda: box.get_info().status.state == "Paused")
+        box = SandboxSync.resume(box.id, connection_config=config)
+        self.assertEqual(stdout(run('cat /root/kept; echo "$ALSO_KEPT"')), "kept\nyes")
+
+    def test_destroys(self):
+        other = SandboxSync.create("astrabox:host", connection_config=config, timeout=None)
+        self.assertIsNone(other.get_info().expires_at)
+        other.kill()
+        with self.assertRaises(SandboxApiException) as refused:
+            other.get_info()
+        self.assertEqual((refused.exception.status_code, refused.exception.error.code), (404, "SANDBOX_NOT_FOUND"))
+
+
+class Commands(unittest.TestCase):
+    def test_runs(self):
+        e = run('echo out; echo err >&2; printf "%s %s" "$PWD" "$X"; exit 3', working_directory="/usr", envs={"X": "y"})
+        self.assertEqual((stdout(e), stderr(e), e.exit_code), ("out\n/usr y", "err", 3))
+
+    def test_runs_arguments(self):
+        self.assertEqual(stdout(run(["printf", "%s|", "a b", "$HOME"])), "a b|$HOME|")
+
+    def test_runs_as_another_account(self):
+        self.assertEqual(stdout(run('echo "$(id -un) $HOME"', uid=1000)), "agent /home/agent")
+
+    def test_tells_of_a_timeout(self):
+        e = run("sleep 60", timeout=timedelta(milliseconds=200))
+        self.assertEqual(e.error.value, "-1")
+        self.assertIn("timeout after 200ms", e.error.traceback)
+
+    def test_keeps_the_log_of_the_background(self):
+        e = run("echo one; echo two", background=True)
+        until("it ends", lambda: not box.commands.get_command_status(e.id).running)
+        self.assertEqual(box.commands.get_command_status(e.id).exit_code, 0)
+        log = box.commands.get_background_command_logs(e.id, 0)
+        self.assertEqual((log.content, log.cursor), ("one\ntwo\n", 8))
+
+    def test_interrupts(self):
+        e = run("exec sleep 60", background=True)
+        box.commands.interrupt(e.id)
+        self.assertFalse(box.commands.get_command_status(e.id).running)
+
+    def test_keeps_sessions(self):
+        session = box.commands.create_session(working_directory="/tmp")
+        box.commands.run_in_session(session, "export KEPT='a b'; cd /usr")
+        self.assertEqual(stdout(box.commands.run_in_session(session, 'echo "$KEPT $PWD"')), "a b /usr")
+        box.commands.delete_session(session)
+
+    def test_sets_variables_for_later(self):
+        odd = {"PLAIN": "1", "LINES": " a\n\n$HOME \\n\t", "QUOTES": "it's\n\"so\" \\t"}
+        for name, value in odd.items():
+            box.commands.set_env(name, "before")
+            box.commands.set_env(name, value)
+        show = 'printf "%s|" "$PLAIN" "$LINES" "$QUOTES" | base64 -w0'
+        want = subprocess.run(["base64", "-w0"], input="".join(v + "|" for v in odd.values()), text=True, capture_output=True, check=True).stdout
+        session = box.commands.create_session()
+        self.assertEqual(stdout(run(show)), want)
+        self.assertEqual(stdout(run(show, uid=1000)), want)
+        self.assertEqual(stdout(box.commands.run_in_session(session, show)), want)
+        self.assertEqual(stdout(run('echo "$PLAIN"', envs={"PLAIN": "2"})), "2")
+        with self.assertRaises(SandboxException):
+            box.commands.set_env("NO-NAME", "x")
+        # Another account can't decide what root's programs see.
+        self.assertNotEqual(run('echo "EVIL=1" >> "$EXECD_ENVS"', uid=1000).exit_code, 0)
+
+    def test_streams_to_async_handlers(self):
+        async def go():
+            seen = []
+
+            async def heard(message):
+                seen.append(message.text)
+
+            connected = await Sandbox.connect(box.id, connection_config=ConnectionConfig(**service.connection))
+            try:
+                await connected.commands.run("for i in 1 2 3; do echo $i; done", handlers=ExecutionHandlers(on_stdout=heard))
+            finally:
+                await connected.close()
+            return seen
+
+        self.assertEqual(asyncio.run(go()), ["1", "2", "3"])
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.dir = f"/tmp/{self.id()} $1"
+        box.files.create_directories([WriteEntry(path=self.dir, mode=755)])
+        self.addCleanup(box.files.delete_directories, [self.dir])
+
+    def test_writes_and_reads(self):
+        path = f"{self.dir}/ü $x.txt"
+        box.files.write_file(path, "héllo\n", mode=640)
+        self.assertEqual(box.files.read_file(path), "héllo\n")
+        info = box.files.get_file_info([path])[path]
+        self.assertEqual((info.mode, info.size, info.owner), (640, 7, "root"))
+
+    def test_streams(self):
+        content = b"0123456789" * 100_000
+        box.files.write_file(f"{self.dir}/large", io.BytesIO(content))
+        self.assertEqual(box.files.read_bytes(f"{self.dir}/large", range_header="bytes=3-5"), b"345")
+        self.assertEqual(b"".join(box.files.read_bytes_stream(f"{self.dir}/large")), content)
+
+    def test_changes(self):
+        files = box.files
+        one, two, moved = f"{self.dir}/one.txt", f"{self.dir}/sub/two.txt", f"{self.dir}/moved.txt"
+        files.write_files([WriteEntry(path=one, data="aXbX", mode=644), WriteEntry(path=two, data=b"\x00\x01", mode=600)])
+        listed = files.list_directory(DirectoryListEntry(path=self.dir, depth=3))
+        self.assertEqual({e.path for e in listed}, {one, two, f"{self.dir}/sub"})
+        files.move_files([MoveEntry(src=one, dest=moved)])
+        replaced = files.replace_contents_detailed([ContentReplaceEntry(path=moved, old_content="X", new_content="--")])
+        self.assertEqual([r.replaced_count for r in replaced], [2])
+        self.assertEqual(files.read_file(moved), "a--b--")
+        files.set_permissions([SetPermissionEntry(path=moved, mode=4755, owner="agent", group="agent")])
+        info = files.get_file_info([moved])[moved]
+        self.assertEqual((info.mode, info.owner, info.group), (4755, "agent", "agent"))
+        self.assertEqual({e.path for e in files.search(SearchEntry(path=self.dir, pattern="*.txt"))}, {moved, two})
+        files.delete_files([moved])
+        with self.assertRaises(SandboxException):
+            files.read_file(moved)
+
+
+class Isolation(unittest.TestCase):
+    def test_isolates_a_session(self):
+        self.assertTrue(box.isolation.capabilities().available)
+        box.files.create_directories([WriteEntry(path="/root/isolated", mode=700)])
+        request = CreateIsolatedSessionRequest(workspace=IsolatedWorkspaceSpec(path="/root/isolated", mode="rw"))
+        with box.isolation.session(request) as session:
+            session.run("export KEPT=yes; echo inside > file")
+            self.assertEqual(stdout(session.run('echo "$KEPT"; cat file; touch /usr/outside || echo refused')).splitlines()[-1], "refused")
+            self.assertEqual(session.get().status, "active")
+        self.assertEqual(box.isolation.list(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
