@@ -333,6 +333,8 @@ func TestOursAsAForeignOne(t *testing.T) {
 			http.Error(w, "404 page not found", http.StatusNotFound)
 			return
 		}
+		// An answer to a request whose end wasn't read yet is cut off otherwise.
+		_ = http.NewResponseController(w).EnableFullDuplex()
 		pass.ServeHTTP(w, r)
 	}))
 	t.Cleanup(front.Close)
