@@ -152,7 +152,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("DELETE /pty/{id}", s.deleteProcess)
 	mux.HandleFunc("GET /pty/{id}/ws", s.attachProcess)
 	if f := s.cfg.Files; f != nil {
-		for _, path := range []string{"/v1/fs/", "/files", "/files/", "/directories", "/directories/"} {
+		for _, path := range []string{"/v1/fs/", "/v1/filesystem/", "/files", "/files/", "/directories", "/directories/"} {
 			mux.Handle(path, s.ended(f))
 		}
 	}

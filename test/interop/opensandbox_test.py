@@ -255,6 +255,18 @@ class Files(unittest.TestCase):
         with self.assertRaises(SandboxException):
             files.read_file(moved)
 
+    def test_acts_as_an_account(self):
+        agent = box.files_with_identity(1000, 1000)
+        agent.write_files([WriteEntry(path="/workspace/agents", data="mine", mode=600)])
+        info = agent.get_file_info(["/workspace/agents"])["/workspace/agents"]
+        self.assertEqual((info.owner, info.group, info.mode), ("agent", "agent", 600))
+        with self.assertRaises(SandboxException):
+            agent.write_file(f"{self.dir}/x", "x")
+        with self.assertRaises(SandboxException):
+            box.files_with_identity(1234, 1234).read_file("/workspace/agents")
+        self.assertEqual(agent.read_file("/workspace/agents"), "mine")
+        agent.delete_files(["/workspace/agents"])
+
 
 class Isolation(unittest.TestCase):
     def test_isolates_a_session(self):

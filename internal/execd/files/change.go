@@ -97,11 +97,11 @@ func (s *service) stage(dir int) (fd int, done func(), err error) {
 	noted := s.notes.add(dir, name)
 	release := func() {
 		unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) //nolint:errcheck // nothing more can be done
-		s.hidden.Delete(name)
+		s.names().Delete(name)
 		noted()
 	}
 	if err := unix.Mkdirat(dir, name, 0o700); err != nil {
-		s.hidden.Delete(name)
+		s.names().Delete(name)
 		noted()
 		return -1, nil, err
 	}
@@ -112,7 +112,7 @@ func (s *service) stage(dir int) (fd int, done func(), err error) {
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
-	if err == nil && (int(st.Uid) != unix.Geteuid() || st.Mode&0o077 != 0) {
+	if err == nil && (int(st.Uid) != s.self() || st.Mode&0o077 != 0) {
 		err = failf(wire.CodePermissionDenied, "the directory was interfered with while it was made")
 	}
 	if err != nil {

@@ -304,7 +304,7 @@ func (x *extractor) link(from, base string) error {
 		return failf(wire.CodeNotRegular, "a hard link to what is no file")
 	}
 	hidden := x.s.hide()
-	defer x.s.hidden.Delete(hidden)
+	defer x.s.names().Delete(hidden)
 	defer x.s.notes.add(x.dir, hidden)()
 	if err := unix.Linkat(unix.AT_FDCWD, fdPath(fd), x.dir, hidden, unix.AT_SYMLINK_FOLLOW); err != nil {
 		return err

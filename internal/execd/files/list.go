@@ -142,7 +142,7 @@ func (t *tree) walk(ctx context.Context, dir *os.File, prefix string, depth, lev
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, ours := t.s.hidden.Load(name); ours {
+		if _, ours := t.s.names().Load(name); ours {
 			continue
 		}
 		path := prefix + "/" + name

@@ -48,6 +48,7 @@ type service struct {
 	hidden     sync.Map // names of unfinished files, which listings leave out
 	sessions   sessions
 	watchers   atomic.Int64
+	main       *service // that this one serves an account for; nil: it is that itself
 }
 
 // Features are those that the handler of [New] has, for the feature document.
@@ -55,8 +56,8 @@ func Features() []string {
 	return []string{wire.FeatureFiles, wire.FeatureArchive, wire.FeatureWatch, wire.FeatureSearch, wire.FeatureUpload}
 }
 
-// New gives the handler of /v1/fs/, /files, /files/, /directories and
-// /directories/. It answers 404 to every other path.
+// New gives the handler of /v1/fs/, /v1/filesystem/, /files, /files/,
+// /directories and /directories/. It answers 404 to every other path.
 func New(c Config) http.Handler {
 	if c.Accounts == nil {
 		c.Accounts = account.System
@@ -100,6 +101,10 @@ func New(c Config) http.Handler {
 			if err := h(w, r); err != nil {
 				refuseLegacy(w, err)
 			}
+			return
+		}
+		if path, ok := strings.CutPrefix(r.URL.Path, accountPrefix); ok {
+			s.asAccount(w, r, path)
 			return
 		}
 		http.NotFound(w, r)

@@ -121,7 +121,7 @@ func (u *upload) name() {
 }
 
 func (u *upload) unname() {
-	u.s.hidden.Delete(u.hidden)
+	u.s.names().Delete(u.hidden)
 	u.hidden = ""
 	u.done()
 }
@@ -129,7 +129,7 @@ func (u *upload) unname() {
 // hide invents a name beside a target; listings leave it out while it is in use.
 func (s *service) hide() string {
 	name := ".astrabox-" + rand.Text() + ".tmp"
-	s.hidden.Store(name, struct{}{})
+	s.names().Store(name, struct{}{})
 	return name
 }
 
