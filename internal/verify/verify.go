@@ -34,7 +34,7 @@ type Options struct {
 	Exe    string // the astrabox program, for the bundled service
 	Getenv func(string) string
 	Log    *slog.Logger // what the provider says; nil: nowhere
-	// Disable are capabilities that are taken as undeclared in the live suites.
+	// Disable are capabilities that are taken as not declared.
 	Disable []string
 	// Image is of the sandboxes that are made; Account an account of it with a
 	// group of its name. ShortTTL as in conform.Live.
@@ -171,7 +171,7 @@ func run(ctx context.Context, o Options, show func(conform.Report) error) (err e
 		return fmt.Errorf("the provider %s can't be made: %w", o.Driver.Name, err)
 	}
 	defer func() { err = errors.Join(err, closeProvider(ctx, p)) }()
-	cases := conform.Structural(conform.Subject{Driver: o.Driver, Provider: p, Host: host})
+	cases := conform.Structural(conform.Subject{Driver: o.Driver, Provider: p, Host: host, Mask: o.Disable})
 
 	live, bindErr := o.bind(ctx, p)
 	if bindErr == nil {

@@ -36,7 +36,7 @@ func assignmentClauses() []Clause[*Stage] {
 				spec := s.NewSpec()
 				info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
 				if err != nil || found {
-					return Unmet("nothing found, and no error", "found %v, %s, %v", found, info.ID, err)
+					return Unmet("nothing found, and no error", "%s", foundText(info, found, err))
 				}
 				return nil
 			}},
@@ -126,7 +126,7 @@ func assignmentClauses() []Clause[*Stage] {
 				other := spec
 				other.InstallationID = spec.InstallationID + "-other"
 				if info, found, err := s.Finder.FindSandboxByAssignment(ctx, other.InstallationID, other.AssignmentID); err != nil || found {
-					return Unmet("another installation to find nothing", "found %v, %s, %v", found, info.ID, err)
+					return Unmet("another installation to find nothing", "%s", foundText(info, found, err))
 				}
 				b, err := s.CreateFrom(ctx, other)
 				if err != nil {
@@ -148,7 +148,7 @@ func assignmentClauses() []Clause[*Stage] {
 					return err
 				}
 				if info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID); err != nil || found {
-					return Unmet("nothing to be found after the destruction", "found %v, %s %s, %v", found, info.ID, info.State, err)
+					return Unmet("nothing to be found after the destruction", "%s", foundText(info, found, err))
 				}
 				again, err := s.CreateFrom(ctx, spec)
 				if err != nil {
@@ -216,4 +216,11 @@ func (s *Stage) find(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Info
 		return info, Unmet("the assignment's sandbox to be found", "nothing")
 	}
 	return info, nil
+}
+
+func foundText(info sandbox.Info, found bool, err error) string {
+	if !found {
+		return say("nothing found, %v", err)
+	}
+	return say("the sandbox %s, state %q, %v", info.ID, info.State, err)
 }

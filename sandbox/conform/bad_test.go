@@ -107,7 +107,7 @@ func TestBadProvidersAreReported(t *testing.T) {
 				for _, c := range r.Clauses {
 					says = says || c.Status == conform.Failed && strings.Contains(c.Seen, tt.says)
 				}
-				if !says || r.Summary.Failed < len(cases)/2 {
+				if !says || r.Summary.Failed+r.Summary.NotRun < len(cases)/2 {
 					t.Errorf("%+v, of which none says %q", r.Summary, tt.says)
 				}
 			})

@@ -36,13 +36,13 @@ func DataPlane(b Box) []Case {
 	if b.Processes == nil {
 		left = "the box has no Processes"
 	}
-	return boxCases(func(context.Context) (Box, error) { return b, nil },
+	return boxCases(func(context.Context, string) (Box, error) { return b, nil },
 		b.Processes != nil && !sandbox.IsUnsupportedProcesses(b.Processes), left)
 }
 
 // boxCases ties the data-plane clauses to a box that is made when the first
 // clause needs it. noProcesses says why those of ProcessesContract can't run.
-func boxCases(box func(context.Context) (Box, error), processes bool, noProcesses string) (out []Case) {
+func boxCases(box func(ctx context.Context, clause string) (Box, error), processes bool, noProcesses string) (out []Case) {
 	caps := sandbox.Capabilities{ProcessSessions: processes}
 	for _, c := range DataContract() {
 		out = append(out, boxCase(c, box, caps, ""))
@@ -53,14 +53,14 @@ func boxCases(box func(context.Context) (Box, error), processes bool, noProcesse
 	return out
 }
 
-func boxCase(c Clause[Box], get func(context.Context) (Box, error), caps sandbox.Capabilities, left string) Case {
+func boxCase(c Clause[Box], get func(ctx context.Context, clause string) (Box, error), caps sandbox.Capabilities, left string) Case {
 	var made atomic.Pointer[Box] // by run, for the clean-up; a clause left behind may still be at it
 	run := func(do func(context.Context, Box) error) func(context.Context) error {
 		if do == nil {
 			return nil
 		}
 		return func(ctx context.Context) error {
-			b, err := get(ctx)
+			b, err := get(ctx, c.ID)
 			if err != nil {
 				return NoError("getting a sandbox to try it on", err)
 			}
@@ -83,7 +83,11 @@ func boxCase(c Clause[Box], get func(context.Context) (Box, error), caps sandbox
 		}
 	}
 	declared, _ := declares(caps, c.Capability)
-	return Case{Info: c.info(), timeout: c.Timeout, declared: declared, left: left,
+	if left != "" {
+		skip := func(context.Context) error { return Skip("%s", left) }
+		return Case{Info: c.info(), declared: declared, check: skip, refusal: skip}
+	}
+	return Case{Info: c.info(), timeout: c.Timeout, declared: declared,
 		check: run(c.Check), refusal: run(c.Refusal),
 		after: func(ctx context.Context) error {
 			b := made.Load()

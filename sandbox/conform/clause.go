@@ -3,7 +3,6 @@ package conform
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -69,9 +68,10 @@ func (f *Failure) Error() string {
 }
 
 // Unmet is the error of a clause whose promise wasn't kept. expected is a
-// phrase; seen is a format with its arguments.
+// phrase; seen is a format with its arguments, which are shown as people write
+// them: a mode as 0644, a nil error as "no error", times and sizes in units.
 func Unmet(expected, seen string, args ...any) error {
-	return &Failure{Expected: expected, Seen: fmt.Sprintf(seen, args...)}
+	return &Failure{Expected: expected, Seen: say(seen, args...)}
 }
 
 // NoError is nil for a nil err, and otherwise the failure of doing ("creating a
@@ -111,7 +111,7 @@ type skipped struct{ reason string }
 func (s *skipped) Error() string { return "skipped: " + s.reason }
 
 // Skip is what a clause returns when it can't be tried here; the reason is reported.
-func Skip(reason string, args ...any) error { return &skipped{fmt.Sprintf(reason, args...)} }
+func Skip(reason string, args ...any) error { return &skipped{say(reason, args...)} }
 
 // declares reports the flag in caps; ok is false for a flag that there isn't.
 func declares(caps sandbox.Capabilities, flag string) (declared, ok bool) {

@@ -43,7 +43,8 @@ func connectClauses() []Clause[*Stage] {
 			Check: withHandle(func(_ context.Context, _ *Stage, h sandbox.Handle) error {
 				for range 2 {
 					if missing(h.Files()) || missing(h.Commands()) || missing(h.Processes()) {
-						return Unmet("three faces", "Files %T, Commands %T, Processes %T", h.Files(), h.Commands(), h.Processes())
+						return Unmet("three faces", "Files %s, Commands %s, Processes %s",
+							typeName(h.Files()), typeName(h.Commands()), typeName(h.Processes()))
 					}
 				}
 				return nil
@@ -100,7 +101,7 @@ func connectClauses() []Clause[*Stage] {
 				}
 				var p *sandbox.PathError
 				if !errors.As(err, &p) {
-					return Unmet("the error of Stat to be a *PathError", "%T: %v", err, err)
+					return Unmet("the error of Stat to be a *PathError", "%s: %v", typeName(err), err)
 				}
 				if r, err := runWord(ctx, h); !errors.Is(err, sandbox.ErrUnreachable) {
 					return Unmet("a command in a destroyed sandbox to be ErrUnreachable", "exit status %d, %v", r.ExitCode, err)

@@ -19,7 +19,7 @@ func createClauses() []Clause[*Stage] {
 			Check: withHandle(func(_ context.Context, _ *Stage, h sandbox.Handle) error {
 				id := h.SandboxID()
 				if !sandbox.ValidID(id) {
-					return Unmet("an id of the allowed form", "%q", id)
+					return Unmet("an id that sandbox.CheckID takes: at most 253 of A-Z a-z 0-9 . _ -, a letter or digit first, no two dots in a row", "%q", id)
 				}
 				return constant(h.SandboxID)
 			})},
@@ -124,7 +124,7 @@ func createClauses() []Clause[*Stage] {
 				}
 				after, err := json.Marshal(spec)
 				if err == nil && !bytes.Equal(after, before) {
-					return Unmet("the spec as it was, "+string(before), "%s", after)
+					return Unmet("the spec as it was", "%s", unlike(string(after), string(before)))
 				}
 				return err
 			}},
@@ -184,7 +184,7 @@ func createClauses() []Clause[*Stage] {
 			Capability: "ProcessSessions",
 			Check: withHandle(func(_ context.Context, _ *Stage, h sandbox.Handle) error {
 				if p := h.Processes(); missing(p) || sandbox.IsUnsupportedProcesses(p) {
-					return Unmet("Processes that work", "%T", p)
+					return Unmet("Processes that work", "%s", typeName(p))
 				}
 				return nil
 			}),
@@ -250,7 +250,7 @@ func (s *Stage) nothingLeft(ctx context.Context, spec sandbox.CreateSpec, create
 // cancelledCreates gives up creates at different moments.
 func cancelledCreates(ctx context.Context, s *Stage) error {
 	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond} {
-		spec := s.NewSpec()
+		spec := s.NewSpec(func(*sandbox.CreateSpec) {}) // not one that has to succeed
 		short, cancel := context.WithTimeout(ctx, after)
 		h, err := s.CreateFrom(short, spec)
 		cancel()

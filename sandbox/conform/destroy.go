@@ -121,10 +121,10 @@ func lowerWord(s string) bool {
 func (s *Stage) absent(ctx context.Context, id, why string) error {
 	o, err := s.Probe(ctx, id)
 	if err == nil && o.Status != sandbox.ObservedGone || err != nil && !errors.Is(err, sandbox.ErrProbeUnsupported) {
-		return Unmet(why+", so a probe to find nothing", "%s %q, %v", statusWord(o.Status), o.State, err)
+		return Unmet("a probe to find nothing, since "+why, "%s %q, %v", statusWord(o.Status), o.State, err)
 	}
 	_, err = s.Connect(ctx, id)
-	return Refused(why+", so connecting", err, sandbox.CodeGone)
+	return Refused("connecting, since "+why+",", err, sandbox.CodeGone)
 }
 
 // endsCommands runs a command of five minutes, does what ends it, and wants its

@@ -41,7 +41,7 @@ func rooted(t *trial) (root, outside string, f sandbox.Files) {
 func (t *trial) outsideStays(outside string) {
 	t.names(outside, "f")
 	t.holds(outside+"/f", "secret")
-	t.looks(outside+"/f", modeOf(0o644)+" 6 root root")
+	t.looks(outside+"/f", 0o644, 6, "root:root")
 }
 
 func beneathWorks(t *trial) {

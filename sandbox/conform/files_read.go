@@ -53,7 +53,7 @@ func statFields(t *trial) {
 	p := t.put("f", "12345", sandbox.Attr{Mode: sandbox.Mode(0o640)})
 	i := t.stat(p)
 	t.want(i.Path == p && i.Size == 5 && i.Mode == 0o640 && i.Owner == "root" && i.Group == "root" && i.Target == "" && i.Version != "",
-		"path, size 5, mode 0640, owner and group root, no target, a version", "%+v", i)
+		say("%q, 0640 root:root, 5 bytes, no target, a version", p), "%+v", i)
 	if age := time.Since(i.ModTime); i.ModTime.IsZero() || age < -24*time.Hour || age > 24*time.Hour {
 		t.want(false, "the time of a file written just now", "%v", i.ModTime)
 	}
@@ -80,12 +80,12 @@ func statSpecial(t *trial) {
 	for _, m := range []fs.FileMode{fs.ModeSetuid | 0o755, fs.ModeSetgid | 0o710, fs.ModeSticky | 0o777, special | 0o700, 0o644} {
 		for path, typ := range map[string]fs.FileMode{p: 0, d: fs.ModeDir} {
 			t.must("setting bits", t.Files.SetAttr(t.ctx, path, sandbox.Attr{Mode: sandbox.Mode(m)}))
-			t.want(t.stat(path).Mode == typ|m, fmt.Sprintf("Stat to give %v", typ|m), "%v", t.stat(path).Mode)
+			t.want(t.stat(path).Mode == typ|m, say("Stat to give %v", typ|m), "%v", t.stat(path).Mode)
 		}
 		for _, e := range t.entries(t.Scratch, 1) {
-			t.want(e.Mode&^fs.ModeDir == m, fmt.Sprintf("List to give %v", m), "%v of %s", e.Mode, e.Path)
+			t.want(e.Mode&^fs.ModeDir == m, say("List to give %v", m), "%v of %s", e.Mode, e.Path)
 		}
-		t.looks(p, modeOf(m)+" 1 root root")
+		t.looks(p, m, 1, "root:root")
 	}
 }
 

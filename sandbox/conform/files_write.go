@@ -51,8 +51,8 @@ func writeClauses() []Clause[Box] {
 }
 
 func writeNew(t *trial) {
-	t.looks(t.put("f", "12345"), "81a4 5 root root")
-	t.looks(t.put("empty", ""), "81a4 0 root root")
+	t.looks(t.put("f", "12345"), 0o644, 5, "root:root")
+	t.looks(t.put("empty", ""), 0o644, 0, "root:root")
 }
 
 // everyByte is text with each value of a byte, and line ends of all kinds.
@@ -84,11 +84,11 @@ func writeBytes(t *trial) {
 func writeKeeps(t *trial) {
 	p := t.put("f", "one", sandbox.Attr{Mode: sandbox.Mode(fs.ModeSetgid | 0o751)})
 	t.put("f", "three")
-	t.looks(p, modeOf(fs.ModeSetgid|0o751)+" 5 root root")
+	t.looks(p, fs.ModeSetgid|0o751, 5, "root:root")
 	account := t.account()
 	t.must("giving it away", t.Files.SetAttr(t.ctx, p, sandbox.Attr{Mode: sandbox.Mode(0o600), Owner: account, Group: account}))
 	t.put("f", "four")
-	t.looks(p, modeOf(0o600)+" 4 "+account+" "+account)
+	t.looks(p, 0o600, 4, account+":"+account)
 }
 
 func writeBits(t *trial) {
@@ -97,42 +97,54 @@ func writeBits(t *trial) {
 		fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky | 0o777,
 	} {
 		p := t.put("f", "12345", sandbox.Attr{Mode: sandbox.Mode(m)})
-		t.looks(p, modeOf(m)+" 5 root root")
+		t.looks(p, m, 5, "root:root")
 		p = t.put(fmt.Sprintf("new-%d", uint32(m)), "12", sandbox.Attr{Mode: sandbox.Mode(m)})
-		t.looks(p, modeOf(m)+" 2 root root")
+		t.looks(p, m, 2, "root:root")
 	}
 }
 
 func writeOwner(t *trial) {
 	a := t.account()
 	for owned, attr := range map[string]sandbox.Attr{
-		a + " " + a:       {Owner: a, Group: a},
-		a + " root":       {Owner: a},
-		"root " + a:       {Group: a},
-		"root root":       {Owner: "root", Group: "root"},
-		a + " " + a + " ": {Mode: sandbox.Mode(0o644), Owner: a, Group: a},
+		a + ":" + a:       {Owner: a, Group: a},
+		a + ":root":       {Owner: a},
+		"root:" + a:       {Group: a},
+		"root:root":       {Owner: "root", Group: "root"},
+		a + ":" + a + " ": {Mode: sandbox.Mode(0o644), Owner: a, Group: a},
 	} {
 		p := t.put("new", "123", attr)
-		t.looks(p, modeOf(0o644)+" 3 "+strings.TrimSpace(owned))
+		t.looks(p, 0o644, 3, strings.TrimSpace(owned))
 		t.must("removing", t.Files.Remove(t.ctx, p))
 	}
 	p := t.put("f", "x", sandbox.Attr{Mode: sandbox.Mode(fs.ModeSetuid | 0o755)})
 	t.put("f", "xy", sandbox.Attr{Owner: a})
-	t.looks(p, modeOf(0o755)+" 2 "+a+" root") // as chown does
+	t.looks(p, 0o755, 2, a+":root") // as chown does
+}
+
+// rawText writes a mode that no file can have as its bits are in Go.
+func rawText(m fs.FileMode) string {
+	text := fmt.Sprintf("%#o", uint32(m&^fs.ModeType))
+	switch m.Type() {
+	case fs.ModeDir:
+		text = "fs.ModeDir|" + text
+	case fs.ModeSymlink:
+		text = "fs.ModeSymlink|" + text
+	}
+	return text
 }
 
 func rawMode(t *trial) {
 	p := t.put("f", "old", sandbox.Attr{Mode: sandbox.Mode(0o640)})
 	for _, m := range []fs.FileMode{0o4755, 0o2755, 0o1777, 0o10644, fs.ModeDir | 0o755, fs.ModeSymlink | 0o777} {
 		attr := sandbox.Attr{Mode: sandbox.Mode(m)}
-		what := fmt.Sprintf(" with mode %#o", uint32(m))
+		what := " with mode " + rawText(m)
 		t.fails("writing"+what, t.Files.Write(t.ctx, p, strings.NewReader("new"), sandbox.WriteOptions{Attr: attr}), sandbox.ErrPathRejected)
 		t.fails("making a file"+what, t.Files.Write(t.ctx, t.path("g"), strings.NewReader("new"), sandbox.WriteOptions{Attr: attr}), sandbox.ErrPathRejected)
 		t.fails("making a directory"+what, t.Files.MakeDir(t.ctx, t.path("d"), sandbox.DirOptions{Attr: attr}), sandbox.ErrPathRejected)
 		t.fails("setting attributes"+what, t.Files.SetAttr(t.ctx, p, attr), sandbox.ErrPathRejected)
 	}
 	t.names(t.Scratch, "f")
-	t.looks(p, modeOf(0o640)+" 3 root root")
+	t.looks(p, 0o640, 3, "root:root")
 }
 
 func writeTogether(t *trial) {
@@ -142,8 +154,8 @@ func writeTogether(t *trial) {
 		attr    sandbox.Attr
 		seen    string
 	}{
-		{"12345", sandbox.Attr{Mode: sandbox.Mode(0o600), Owner: "root", Group: "root"}, modeOf(0o600) + " 5 root root"},
-		{"123456789", sandbox.Attr{Mode: sandbox.Mode(fs.ModeSetuid | 0o640), Owner: a, Group: a}, modeOf(fs.ModeSetuid|0o640) + " 9 " + a + " " + a},
+		{"12345", sandbox.Attr{Mode: sandbox.Mode(0o600), Owner: "root", Group: "root"}, "0600 root:root, 5 bytes"},
+		{"123456789", sandbox.Attr{Mode: sandbox.Mode(fs.ModeSetuid | 0o640), Owner: a, Group: a}, "4640 " + a + ":" + a + ", 9 bytes"},
 	}
 	p := t.put("f", states[0].content, states[0].attr)
 	stop := t.beside(t.path("stop"), &output{}, script.Watch(p, t.path("stop")))
@@ -152,12 +164,12 @@ func writeTogether(t *trial) {
 		t.put("f", s.content, s.attr)
 		t.pause(time.Millisecond)
 	}
-	seen := strings.Fields(strings.ReplaceAll(strings.TrimSuffix(stop(), "\n"), " ", "_"))
+	seen := strings.FieldsFunc(stop(), func(r rune) bool { return r == '\n' })
 	t.want(len(seen) > 0, "a program to see the file", "nothing")
 	for _, line := range seen {
-		line = strings.ReplaceAll(line, "_", " ")
+		line = lookText(line, true)
 		t.want(line == states[0].seen || line == states[1].seen,
-			fmt.Sprintf("a program to see %q or %q only", states[0].seen, states[1].seen), "%q", line)
+			fmt.Sprintf("a program to see %s or %s only", states[0].seen, states[1].seen), "%s", line)
 	}
 }
 
@@ -212,7 +224,7 @@ func cut(last func() error) io.Reader {
 func (t *trial) untouched(when string) {
 	t.names(t.Scratch, "f")
 	t.holds(t.path("f"), "old")
-	t.looks(t.path("f"), modeOf(0o640)+" 3 root root")
+	t.looks(t.path("f"), 0o640, 3, "root:root")
 	t.want(len(t.entries(t.Scratch, 1)) == 1, "nothing beside the file "+when, "%s", pathsOf(t.entries(t.Scratch, 1)))
 }
 
@@ -339,7 +351,7 @@ func writeLink(t *trial) {
 	t.must("making a link", t.linked("d/f", "l"))
 	t.put("l", "new")
 	t.holds(t.path("d/f"), "new")
-	t.looks(t.path("d/f"), modeOf(0o640)+" 3 root root")
+	t.looks(t.path("d/f"), 0o640, 3, "root:root")
 	t.want(t.stat(t.path("l")).Mode.Type() == fs.ModeSymlink, "the link to stay", "%v", t.stat(t.path("l")).Mode)
 	t.must("making a link", t.linked("d/made", "l2"))
 	t.put("l2", "made")

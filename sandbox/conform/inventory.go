@@ -58,11 +58,11 @@ func inventoryClauses() []Clause[*Stage] {
 				case info.Image != spec.Image:
 					return Unmet("the image "+spec.Image, "%q", info.Image)
 				case info.CreatedAt.Before(before.Add(-slack)) || info.CreatedAt.After(after.Add(slack)):
-					return Unmet("a creation between "+before.UTC().String()+" and now", "%v", info.CreatedAt.UTC())
+					return Unmet("a creation between "+timeText(before)+" and now", "%v", info.CreatedAt)
 				}
 				at, err := s.ExpiresAt(ctx, h.SandboxID())
 				if err == nil && !at.Equal(info.ExpiresAt) {
-					return Unmet("the end that ExpiresAt gives, "+at.UTC().String(), "%v", info.ExpiresAt.UTC())
+					return Unmet("the end that ExpiresAt gives, "+timeText(at), "%v", info.ExpiresAt)
 				}
 				return nil
 			}},
@@ -100,7 +100,7 @@ func inventoryClauses() []Clause[*Stage] {
 					}
 					slices.Sort(q.want)
 					if ids := idsOf(got); !slices.Equal(ids, q.want) {
-						return Unmet("a listing of "+oneLine(mapText(q.metadata))+" with "+oneLine(mapText(q.want)), "%v", ids)
+						return Unmet(say("a listing of %v with %v", q.metadata, q.want), "%v", ids)
 					}
 				}
 				return nil
@@ -123,7 +123,7 @@ func inventoryClauses() []Clause[*Stage] {
 				}
 				slices.Sort(want)
 				if ids := idsOf(got); !slices.Equal(ids, want) {
-					return Unmet("each of "+oneLine(mapText(want))+" once", "%v", ids)
+					return Unmet(say("each of %v once", want), "%v", ids)
 				}
 				return nil
 			}},
@@ -132,7 +132,7 @@ func inventoryClauses() []Clause[*Stage] {
 				for _, page := range []string{"no such page", "-1", "\x00"} {
 					infos, next, err := s.Inventory.ListSandboxes(ctx, nil, page)
 					if err == nil {
-						return Unmet("the page "+oneLine(page)+" to be refused", "%d sandboxes, and then %q", len(infos), next)
+						return Unmet(say("the page %q to be refused", page), "%d sandboxes, and then %q", len(infos), next)
 					}
 				}
 				return nil

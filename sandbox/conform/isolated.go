@@ -53,7 +53,7 @@ func isolatedClauses() []Clause[*Stage] {
 						return NoError("looking at a prepared workspace", err)
 					}
 					if i.Mode != fs.ModeDir|0o700 || i.Owner != fmt.Sprint(oneUID) || i.Group != fmt.Sprint(oneUID) {
-						return Unmet(fmt.Sprintf("drwx------ %d %d", oneUID, oneUID), "%v %s %s", i.Mode, i.Owner, i.Group)
+						return Unmet(fmt.Sprintf("directory 0700 %d:%d", oneUID, oneUID), "%v %s:%s", i.Mode, i.Owner, i.Group)
 					}
 					if again == 1 {
 						break
@@ -84,7 +84,8 @@ func isolatedClauses() []Clause[*Stage] {
 					return Unmet("the same id, which isn't empty", "%q and %q", a.SessionID(), again.SessionID())
 				}
 				if missing(again.Files()) || missing(again.Commands()) || missing(again.Processes()) {
-					return Unmet("three faces", "Files %T, Commands %T, Processes %T", again.Files(), again.Commands(), again.Processes())
+					return Unmet("three faces", "Files %s, Commands %s, Processes %s",
+						typeName(again.Files()), typeName(again.Commands()), typeName(again.Processes()))
 				}
 				return nil
 			})},

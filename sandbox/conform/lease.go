@@ -27,7 +27,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if at.Before(before.Add(ttl-slack)) || at.After(after.Add(ttl+slack)) {
-					return Unmet("an end 17 minutes after the creation", "%v after it", at.Sub(before).Round(time.Second))
+					return Unmet("an end 17 minutes after the creation", "%s", afterText(at, before))
 				}
 				return nil
 			}},
@@ -47,7 +47,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if at.IsZero() || at.After(after.Add(ttl+slack)) {
-					return Unmet("an end one second after the creation, or a refusal", "an end at %v, %v after it", at, at.Sub(after).Round(time.Second))
+					return Unmet("an end one second after the creation, or a refusal", "%s", afterText(at, after))
 				}
 				return nil
 			}},
@@ -80,14 +80,14 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if !at.IsZero() && at.Before(before.Add(2*time.Hour-slack)) {
-					return Unmet("an end in two hours at least", "in %v", at.Sub(before).Round(time.Second))
+					return Unmet("an end in two hours at least", "%s", afterText(at, before))
 				}
 				holds, err := s.expiresAt(ctx, h)
 				if err != nil {
 					return err
 				}
 				if d := holds.Sub(at); d > slack || d < -slack {
-					return Unmet("the end that Renew returned, "+at.UTC().String(), "%v", holds.UTC())
+					return Unmet("the end that Renew returned, "+timeText(at), "%v", holds)
 				}
 				return nil
 			})},
@@ -106,7 +106,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if earlier(at, before) || earlier(after, before) {
-					return Unmet("the end "+before.UTC().String()+" to stay", "Renew gave %v, and %v holds", at.UTC(), after.UTC())
+					return Unmet("the end "+timeText(before)+" to stay", "Renew gave %v, and %v holds", at, after)
 				}
 				return nil
 			})},
@@ -118,7 +118,7 @@ func leaseClauses() []Clause[*Stage] {
 				}
 				for _, ttl := range []time.Duration{0, -time.Hour} {
 					if at, err := s.Renew(ctx, h.SandboxID(), ttl); err == nil && earlier(at, before) {
-						return Unmet("the end to stay, or a refusal", "a renewal by %v moved it from %v to %v", ttl, before.UTC(), at.UTC())
+						return Unmet("the end to stay, or a refusal", "a renewal by %v moved it from %v to %v", ttl, before, at)
 					}
 				}
 				after, err := s.expiresAt(ctx, h)
@@ -126,7 +126,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if earlier(after, before) {
-					return Unmet("the end "+before.UTC().String()+" to stay", "%v", after.UTC())
+					return Unmet("the end "+timeText(before)+" to stay", "%v", after)
 				}
 				return s.exists(ctx, h.SandboxID())
 			})},
@@ -145,7 +145,7 @@ func leaseClauses() []Clause[*Stage] {
 					return err
 				}
 				if !at.IsZero() && at.Before(before.Add(8*time.Hour-slack)) {
-					return Unmet("an end in eight hours", "in %v", at.Sub(before).Round(time.Second))
+					return Unmet("an end in eight hours", "%s", afterText(at, before))
 				}
 				return nil
 			})},
@@ -226,6 +226,14 @@ func (s *Stage) renew(ctx context.Context, h sandbox.Handle, ttl time.Duration) 
 		return at, Skip("the backend can't renew")
 	}
 	return at, NoError("renewing a sandbox", err)
+}
+
+// afterText says how long after start a sandbox ends.
+func afterText(end, start time.Time) string {
+	if end.IsZero() {
+		return "no scheduled end"
+	}
+	return "an end " + end.Sub(start).Round(time.Second).String() + " after that"
 }
 
 // earlier reports whether end a comes before end b, where zero is never.

@@ -40,6 +40,46 @@ type Live struct {
 	gate   chan struct{} // holds one while shared is made; a create may hang
 	shared sandbox.Handle
 	stage  *Stage // that made shared
+
+	mu     sync.Mutex
+	able   bool              // a sandbox was made
+	unable string            // the clause that makes or couldn't make the first one; empty when able
+	turned map[string]string // by clause: why it could make none
+}
+
+// creates says why a clause can't make a sandbox: another one couldn't, and
+// none was made so far. plain: its spec is one with which a create has to
+// succeed, so that a failure of it, a panic or a hang too, is one for all.
+func (l *Live) creates(clause string, plain bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unable != "" && l.unable != clause {
+		if l.turned == nil {
+			l.turned = map[string]string{}
+		}
+		l.turned[clause] = "no sandbox could be made, see " + l.unable
+		return errors.New(l.turned[clause])
+	}
+	if plain && !l.able {
+		l.unable = clause // until it has one
+	}
+	return nil
+}
+
+// created says that a sandbox was made.
+func (l *Live) created() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.able, l.unable = true, ""
+}
+
+// stuck is Case.stuck of a clause.
+func (l *Live) stuck(clause string) func() (away string, keeps bool) {
+	return func() (string, bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.turned[clause], l.unable == clause
+	}
 }
 
 // enter waits for its turn at shared.
@@ -58,25 +98,39 @@ const Installation = "astrabox-conform"
 
 // Cases gives the cases of LifecycleContract, and of DataContract and
 // ProcessesContract on a sandbox that is made when the first of them runs.
+// When the first sandbox can't be made, that clause fails, and those that need
+// one are not run.
 func (l *Live) Cases() (out []Case) {
 	for _, c := range LifecycleContract() {
 		declared, _ := declares(l.Provider.Caps, c.Capability)
-		st := &Stage{Live: l}
+		st := &Stage{Live: l, clause: c.ID}
 		out = append(out, Case{Info: c.info(), timeout: c.Timeout, declared: declared,
 			check: st.resolved(c.Check), refusal: st.resolved(c.Refusal), after: st.clear})
 	}
-	return append(out, boxCases(l.box, l.Provider.Caps.ProcessSessions, "")...)
+	out = append(out, boxCases(l.box, l.Provider.Caps.ProcessSessions, "")...)
+	for i, c := range out {
+		out[i].stuck, out[i].masked = l.stuck(c.ID), l.masks(c.Capability)
+	}
+	return out
 }
 
-// box is the shared sandbox, made by the first call that can.
-func (l *Live) box(ctx context.Context) (Box, error) {
+// masks reports whether a flag is declared, and taken as if it weren't.
+func (l *Live) masks(flag string) bool {
+	return slices.ContainsFunc(l.Provider.Features(), func(f sandbox.Feature) bool { return f.Name == flag && f.Masked })
+}
+
+// box is the shared sandbox, made by the first call that can, of a clause.
+func (l *Live) box(ctx context.Context, clause string) (Box, error) {
+	if err := l.creates(clause, false); err != nil { // also while the create of another hangs
+		return Box{}, err
+	}
 	leave, err := l.enter(ctx)
 	if err != nil {
 		return Box{}, err
 	}
 	defer leave()
 	if l.shared == nil {
-		st := &Stage{Live: l}
+		st := &Stage{Live: l, clause: clause}
 		st.resolve()
 		h, err := st.createWith(ctx, l.Provider, st.NewSpec())
 		if err != nil {
@@ -105,8 +159,8 @@ func (l *Live) Close(ctx context.Context) error {
 	})
 }
 
-// Unbound gives the cases of a provider that can't be bound: each is skipped
-// for that reason. What is wrong fails clauses of [StructuralContract].
+// Unbound gives the cases of a provider that can't be bound: none is run, for
+// that reason. What is wrong fails clauses of [StructuralContract].
 func Unbound(err error) (out []Case) {
 	left := "the provider can't be bound: " + err.Error()
 	for _, i := range slices.Concat(infos(LifecycleContract()), infos(DataContract()), infos(ProcessesContract())) {

@@ -44,11 +44,11 @@ var operations = []operation{
 	}},
 	{"renew", "Renew", "", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		at, err := b.Renew(ctx, id, time.Hour)
-		return "an end at " + at.UTC().Format(time.RFC3339), err
+		return endText(at), err
 	}},
 	{"expires", "ExpiresAt", "", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		at, err := b.ExpiresAt(ctx, id)
-		return "an end at " + at.UTC().Format(time.RFC3339), err
+		return endText(at), err
 	}},
 	{"pause", "Pause", "Pause", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		ok, err := b.Pauser.Pause(ctx, id)
@@ -60,7 +60,7 @@ var operations = []operation{
 	}},
 	{"describe", "DescribeSandbox", "InventoryListing", sandbox.CodeNotFound, func(ctx context.Context, b backend, id string) (string, error) {
 		i, err := b.Inventory.DescribeSandbox(ctx, id)
-		return fmt.Sprintf("sandbox %q, %s", i.ID, i.State), err
+		return fmt.Sprintf("sandbox %q, state %q", i.ID, i.State), err
 	}},
 }
 

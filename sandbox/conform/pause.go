@@ -159,7 +159,7 @@ func pauseClauses() []Clause[*Stage] {
 					return err
 				}
 				if earlier(after, before) {
-					return Unmet("the end "+before.UTC().String()+" to stay", "%v", after.UTC())
+					return Unmet("the end "+timeText(before)+" to stay", "%v", after)
 				}
 				now := time.Now()
 				at, err := s.renew(ctx, h, 3*time.Hour)
@@ -167,7 +167,7 @@ func pauseClauses() []Clause[*Stage] {
 					return err
 				}
 				if !at.IsZero() && at.Before(now.Add(3*time.Hour-slack)) {
-					return Unmet("an end in three hours", "in %v", at.Sub(now).Round(time.Second))
+					return Unmet("an end in three hours", "%s", afterText(at, now))
 				}
 				if _, err := s.Connect(ctx, h.SandboxID()); err == nil {
 					return Unmet("the renewed sandbox to stay paused", "it runs")

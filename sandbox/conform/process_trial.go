@@ -101,7 +101,7 @@ func (h *heard) recv() bool {
 	f, err := h.Recv(h.t.ctx)
 	if err != nil {
 		h.end = err
-		h.t.want(h.t.ctx.Err() == nil, "frames, or the end of the attachment", "none came; %q so far", short(h.all.String()))
+		h.t.want(h.t.ctx.Err() == nil, "frames, or the end of the attachment", "none came; %s so far", short(h.all.String()))
 		return false
 	}
 	h.t.want(f.Offset == h.next, fmt.Sprintf("the next frame to begin at byte %d", h.next), "byte %d", f.Offset)

@@ -111,7 +111,7 @@ func replayGap(t *trial) {
 		_, err := t.Processes.Attach(t.ctx, id, sandbox.AttachOptions{From: from})
 		var gap *sandbox.ReplayGapError
 		t.want(errors.As(err, &gap), fmt.Sprintf("a ReplayGapError from %d", from), "%v", err)
-		t.want(gap.From == from && gap.Oldest == s.Oldest, fmt.Sprintf("From %d and Oldest %d", from, s.Oldest), "%+v", *gap)
+		t.want(gap.From == from && gap.Oldest == s.Oldest, fmt.Sprintf("From %d and Oldest %d", from, s.Oldest), "From %d and Oldest %d", gap.From, gap.Oldest)
 	}
 	b := t.attach(id, sandbox.AttachOptions{From: s.Oldest})
 	b.has("end")

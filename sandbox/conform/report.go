@@ -12,13 +12,14 @@ import (
 // Status is how a clause ended.
 type Status string
 
-// The statuses. Only Failed makes a run fail.
+// The statuses. Failed and NotRun make a run fail.
 const (
 	Passed      Status = "passed"
 	Failed      Status = "failed"
 	Deviation   Status = "deviation"    // failed, and listed with a reason
 	NotDeclared Status = "not-declared" // its capability isn't declared, and the refusal is right
-	Skipped     Status = "skipped"      // it couldn't be tried here
+	Skipped     Status = "skipped"      // it can't be tried here
+	NotRun      Status = "not-run"      // what it needs isn't there, which is another result's failure, or the run ended
 )
 
 // Result is how one clause ended.
@@ -38,6 +39,7 @@ type Summary struct {
 	Deviations  int `json:"deviations"`
 	NotDeclared int `json:"not_declared"`
 	Skipped     int `json:"skipped"`
+	NotRun      int `json:"not_run"`
 }
 
 func (s *Summary) count(st Status) {
@@ -52,6 +54,8 @@ func (s *Summary) count(st Status) {
 		s.NotDeclared++
 	case Skipped:
 		s.Skipped++
+	case NotRun:
+		s.NotRun++
 	}
 }
 
@@ -62,8 +66,8 @@ type Report struct {
 	Summary  Summary  `json:"summary"`
 }
 
-// OK reports whether nothing failed.
-func (r Report) OK() bool { return r.Summary.Failed == 0 }
+// OK reports whether nothing failed, and everything was tried that can be.
+func (r Report) OK() bool { return r.Summary.Failed == 0 && r.Summary.NotRun == 0 }
 
 // Find gives the result of a clause.
 func (r Report) Find(id string) (Result, bool) {
@@ -75,8 +79,8 @@ func (r Report) Find(id string) (Result, bool) {
 }
 
 // WriteText writes what a person reads: every broken promise with what was
-// expected and seen, then what deviates, isn't declared or was skipped, then
-// the count.
+// expected and seen, then what deviates, isn't declared, was skipped or not
+// run, then the count.
 func (r Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for _, st := range []Status{Failed, Deviation} {
@@ -94,7 +98,7 @@ func (r Report) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "  expected  %s\n  seen      %s\n\n", c.Expected, c.Seen)
 		}
 	}
-	for _, st := range []Status{NotDeclared, Skipped} {
+	for _, st := range []Status{NotDeclared, Skipped, NotRun} {
 		byReason := map[string][]string{}
 		for _, c := range r.Clauses {
 			if c.Status == st {
@@ -106,14 +110,18 @@ func (r Report) WriteText(w io.Writer) error {
 		}
 	}
 	s := r.Summary
-	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d deviations, %d not declared, %d skipped\n",
+	fmt.Fprintf(&b, "%s: %d passed, %d failed, %d deviations, %d not declared, %d skipped",
 		firstNonEmpty(r.Provider, "provider"), s.Passed, s.Failed, s.Deviations, s.NotDeclared, s.Skipped)
+	if s.NotRun > 0 {
+		fmt.Fprintf(&b, ", %d not run", s.NotRun)
+	}
+	b.WriteByte('\n')
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
 // WriteJUnit writes the report as JUnit XML, which test dashboards read. A
-// deviation, like a clause that isn't declared, is a skipped test.
+// deviation, like a clause that isn't declared or wasn't run, is a skipped test.
 func (r Report) WriteJUnit(w io.Writer) error {
 	type message struct {
 		Message string `xml:"message,attr"`
@@ -137,7 +145,7 @@ func (r Report) WriteJUnit(w io.Writer) error {
 	}
 	s := r.Summary
 	suite := testsuite{Name: "provider " + r.Provider, Tests: len(r.Clauses), Failures: s.Failed,
-		Skipped: s.Skipped + s.NotDeclared + s.Deviations}
+		Skipped: s.Skipped + s.NotDeclared + s.Deviations + s.NotRun}
 	var total int64
 	for _, c := range r.Clauses {
 		total += c.Ms

@@ -16,10 +16,14 @@ type Case struct {
 	Info
 	timeout  time.Duration
 	declared bool   // its capability, if any
-	left     string // why it can't run here at all; empty: it can
+	masked   bool   // the capability is declared, and taken as if it weren't
+	left     string // what it needs and isn't there; empty: it can run
 	check    func(context.Context) error
 	refusal  func(context.Context) error
 	after    func(context.Context) error // clean-up, also after a panic or an abandoned clause
+	// stuck, asked when it ended without success, says why the clause wasn't
+	// tried (empty: it was), and whether it keeps others from it. Nil: neither.
+	stuck func() (away string, keeps bool)
 }
 
 // Options of a run. The zero value runs everything.
@@ -44,7 +48,7 @@ type Options struct {
 }
 
 // Check runs the cases in order, one at a time, until ctx ends; what didn't
-// run then is reported as skipped.
+// run then is reported as such.
 func Check(ctx context.Context, cases []Case, o Options) Report {
 	rep := Report{Provider: o.Provider, Clauses: []Result{}}
 	add := func(r Result) {
@@ -91,16 +95,16 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 		r.Ms = time.Since(start).Milliseconds()
 	}()
 	if ctx.Err() != nil {
-		return Result{Status: Skipped, Reason: "the run ended before: " + context.Cause(ctx).Error()}
+		return Result{Status: NotRun, Reason: "the run ended before: " + context.Cause(ctx).Error()}
 	}
 	if c.left != "" {
-		return Result{Status: Skipped, Reason: o.text(c.left)}
+		return Result{Status: NotRun, Reason: o.text(c.left)}
 	}
 	do, passed := c.check, Result{Status: Passed}
 	if c.Capability != "" && !c.declared {
-		passed = Result{Status: NotDeclared, Reason: c.Capability + " isn't declared, and what it would give is refused"}
+		passed = Result{Status: NotDeclared, Reason: c.absent() + ", and what it would give is refused"}
 		if do = c.refusal; do == nil {
-			return Result{Status: NotDeclared, Reason: c.Capability + " isn't declared"}
+			return Result{Status: NotDeclared, Reason: c.absent()}
 		}
 	}
 	err := guard(ctx, firstSet(c.timeout, o.Timeout, 30*time.Second), firstSet(o.Grace, 5*time.Second), do)
@@ -111,9 +115,17 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 		}
 	}
 	if err != nil && ctx.Err() != nil {
-		return Result{Status: Skipped, Reason: "the run ended meanwhile: " + context.Cause(ctx).Error()}
+		return Result{Status: NotRun, Reason: "the run ended meanwhile: " + context.Cause(ctx).Error()}
 	}
 	return c.judge(err, passed, o)
+}
+
+// absent says why the capability isn't there.
+func (c Case) absent() string {
+	if c.masked {
+		return c.Capability + " is disabled here"
+	}
+	return c.Capability + " isn't declared"
 }
 
 // text is what a report may show of s: no secret, and one short line of it.
@@ -129,8 +141,14 @@ func (o Options) text(s string) string {
 // judge turns what a clause returned into its result.
 func (c Case) judge(err error, passed Result, o Options) Result {
 	deviation, listed := o.Deviations[c.ID]
+	away, keeps := "", false
+	if c.stuck != nil {
+		away, keeps = c.stuck()
+	}
 	var s *skipped
 	switch {
+	case away != "":
+		return Result{Status: NotRun, Reason: o.text(away)}
 	case errors.As(err, &s):
 		return Result{Status: Skipped, Reason: o.text(s.reason)}
 	case err == nil && listed && passed.Status == Passed:
@@ -147,8 +165,12 @@ func (c Case) judge(err error, passed Result, o Options) Result {
 		r.Expected, r.Seen = o.text(c.Doc), o.text(err.Error())
 	}
 	if passed.Status == NotDeclared {
-		r.Reason = c.Capability + " isn't declared, so what it would give must be refused"
-	} else if listed {
+		r.Reason = c.absent() + ", so what it would give must be refused"
+	}
+	switch {
+	case keeps:
+		r.Reason = "no sandbox could be made, so the clauses that need one are not run"
+	case listed && passed.Status == Passed:
 		r.Status, r.Reason = Deviation, o.text(deviation)
 	}
 	return r
@@ -244,8 +266,10 @@ func panicPlace() string {
 	return "in an unknown place"
 }
 
-// callsOf picks at most four functions with their lines from a goroutine's trace.
+// callsOf picks at most four functions with their lines from a goroutine's
+// trace, without ours that called them.
 func callsOf(trace string) (calls []string) {
+	fromUs := false
 	lines := strings.Split(trace, "\n")
 	for i := 1; i+1 < len(lines) && len(calls) < 4; i++ {
 		fn, at := lines[i], lines[i+1]
@@ -256,8 +280,10 @@ func callsOf(trace string) (calls []string) {
 		}
 		at = strings.TrimSpace(at)
 		at, _, _ = strings.Cut(at, " +0x")
-		if strings.Contains(fn, "conform.guard") {
+		if ours := strings.HasPrefix(fn, ourPath); strings.Contains(fn, "conform.guard") || ours && !fromUs && len(calls) > 0 {
 			break
+		} else if len(calls) == 0 {
+			fromUs = ours
 		}
 		at = at[strings.LastIndexByte(at, '/')+1:]
 		if p := strings.LastIndexByte(fn, '('); p > 0 {
@@ -268,6 +294,9 @@ func callsOf(trace string) (calls []string) {
 	}
 	return calls
 }
+
+// ourPath begins the names of this package's functions.
+const ourPath = "github.com/astrabox/astrabox/sandbox/conform."
 
 func firstSet(ds ...time.Duration) time.Duration {
 	for _, d := range ds {

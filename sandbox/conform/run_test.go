@@ -50,12 +50,12 @@ func TestStatuses(t *testing.T) {
 		"c.known":      {"deviation", "two of 3"},
 		"c.passes":     {"failed", "the promise is kept"},
 		"c.none":       {"failed", "?"},
-		"d.left":       {"skipped", ""},
+		"d.left":       {"not-run", ""},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if d := cmp.Diff(Summary{Passed: 2, Failed: 5, Deviations: 1, NotDeclared: 1, Skipped: 2}, rep.Summary); d != "" {
+	if d := cmp.Diff(Summary{Passed: 2, Failed: 5, Deviations: 1, NotDeclared: 1, Skipped: 1, NotRun: 1}, rep.Summary); d != "" {
 		t.Error(d)
 	}
 	if rep.OK() {
@@ -125,7 +125,7 @@ func TestCleanUpThatFailsIsAFailure(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r := c.Run(ctx, Options{}); r.Status != Skipped {
+	if r := c.Run(ctx, Options{}); r.Status != NotRun {
 		t.Errorf("after the end of the run: %+v", r)
 	}
 }

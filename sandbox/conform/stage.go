@@ -28,9 +28,11 @@ func LifecycleContract() []Clause[*Stage] {
 type Stage struct {
 	*Live
 	backend
+	clause string // its id
 
-	mu   sync.Mutex
-	made []string
+	mu    sync.Mutex
+	made  []string
+	plain map[string]bool // assignments of specs with which a create has to succeed
 }
 
 // resolve finds the provider's operations, which calls the provider: that is
@@ -64,6 +66,14 @@ func (s *Stage) NewSpec(edit ...func(*sandbox.CreateSpec)) sandbox.CreateSpec {
 	for _, e := range edit {
 		e(&spec)
 	}
+	if len(edit) == 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.plain == nil {
+			s.plain = map[string]bool{}
+		}
+		s.plain[spec.AssignmentID] = true
+	}
 	return spec
 }
 
@@ -79,6 +89,12 @@ func (s *Stage) CreateFrom(ctx context.Context, spec sandbox.CreateSpec) (sandbo
 
 // createWith creates through p: the provider itself, or bound.
 func (s *Stage) createWith(ctx context.Context, p sandbox.Provider, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	s.mu.Lock()
+	plain := s.plain[spec.AssignmentID]
+	s.mu.Unlock()
+	if err := s.creates(s.clause, plain); err != nil {
+		return nil, err
+	}
 	h, err := p.Create(ctx, spec)
 	var e *sandbox.Error
 	if errors.As(err, &e) && e.Code == sandbox.CodeCleanupUnconfirmed {
@@ -90,6 +106,7 @@ func (s *Stage) createWith(ctx context.Context, p sandbox.Provider, spec sandbox
 	case missing(h):
 		return nil, Unmet("Create to give a handle or an error", "neither")
 	}
+	s.created()
 	s.Own(h.SandboxID())
 	return h, nil
 }
@@ -170,7 +187,7 @@ func (s *Stage) kept(ctx context.Context, h sandbox.Handle) (still func(context.
 			return NoError("looking at the file that was written before", err)
 		}
 		if info.Mode != fs.FileMode(0o640) || s.Account != "" && info.Owner != s.Account {
-			return Unmet("the file's bits and owner as they were, -rw-r----- "+s.Account, "%v %s", info.Mode, info.Owner)
+			return Unmet("the file's bits and owner as they were, 0640 "+firstNonEmpty(s.Account, "root"), "%v %s", info.Mode, info.Owner)
 		}
 		return nil
 	}, nil
@@ -309,5 +326,3 @@ func idsOf(infos []sandbox.Info) (ids []string) {
 	slices.Sort(ids)
 	return ids
 }
-
-func mapText(v any) string { return fmt.Sprint(v) } // maps print in the order of their keys

@@ -75,29 +75,20 @@ func (t *trial) want(right bool, expected, seen string, args ...any) {
 	}
 }
 
-// same is want for values; long ones are shown in part.
+// same is want for texts; of long ones is shown where they differ.
 func (t *trial) same(what string, got, want string) {
-	t.want(got == want, what+" to be "+short(want), "%s", short(got))
-}
-
-// short shows text so that every byte can be told.
-func short(s string) string {
-	const most = 120
-	if len(s) <= most {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", s[:most], len(s))
+	t.want(got == want, what+" to be "+short(want), "%s", unlike(got, want))
 }
 
 // fails ends the clause unless err is a file error of that class, and of
 // everything in also; doing says what was tried.
 func (t *trial) fails(doing string, err, class error, also ...error) {
-	want := doing + " to fail with " + class.Error()
+	want := doing + " to fail with " + errorName(class)
 	if err == nil {
 		t.give(Unmet(want, "it succeeded"))
 	}
 	var named *sandbox.PathError
-	t.want(errors.As(err, &named), want+" in a *sandbox.PathError", "a %T: %v", err, err)
+	t.want(errors.As(err, &named), want+" in a *sandbox.PathError", "%s: %v", typeName(err), err)
 	t.want(errors.Is(err, class), want, "%v", err)
 	classes := 0
 	for _, c := range []error{sandbox.ErrPathNotFound, sandbox.ErrPathRejected, sandbox.ErrUnreachable, context.Canceled, context.DeadlineExceeded} {
@@ -107,7 +98,7 @@ func (t *trial) fails(doing string, err, class error, also ...error) {
 	}
 	t.want(classes == 1, want+", and no other class", "%v", err)
 	for _, c := range also {
-		t.want(errors.Is(err, c), want+" and "+c.Error(), "%v", err)
+		t.want(errors.Is(err, c), want+" and "+errorName(c), "%v", err)
 	}
 }
 
@@ -168,11 +159,21 @@ func (t *trial) holds(path, want string) {
 	t.same(fmt.Sprintf("the content of %q for a program", path), string(r.Stdout), want)
 }
 
-// looks checks what stat(1) says of a file: "81a4 5 root root".
-func (t *trial) looks(path, want string) {
+// looks checks what a program sees of a file; owned is "owner:group".
+func (t *trial) looks(path string, m fs.FileMode, size int, owned string) {
+	t.looked(path, fmt.Sprintf("%s %s, %d bytes", modeText(m), owned, size), true)
+}
+
+// looksDir is looks without the size, which file systems choose for directories.
+func (t *trial) looksDir(path string, m fs.FileMode, owned string) {
+	t.looked(path, modeText(fs.ModeDir|m)+" "+owned, false)
+}
+
+func (t *trial) looked(path, want string, sized bool) {
 	r := t.run(script.Stat(path))
 	t.want(r.ExitCode == 0, fmt.Sprintf("%q to exist", path), "status %d, %q", r.ExitCode, r.Stderr)
-	t.same(fmt.Sprintf("mode, size, owner and group of %q", path), strings.TrimSuffix(string(r.Stdout), "\n"), want)
+	got := lookText(strings.TrimSuffix(string(r.Stdout), "\n"), sized)
+	t.want(got == want, fmt.Sprintf("%q to be %s", path, want), "%s", got)
 }
 
 // absent checks that nothing is at a path.
@@ -232,7 +233,7 @@ func (t *trial) does(steps ...script.Step) {
 // says runs steps that must succeed and print just that.
 func (t *trial) says(want string, steps ...script.Step) {
 	r := t.run(steps...)
-	t.same("stdout of "+script.Line(steps...), string(r.Stdout), want)
+	t.same("stdout of "+headOf(script.Line(steps...)), string(r.Stdout), want)
 	t.want(r.ExitCode == 0, "status 0", "status %d, %q", r.ExitCode, r.Stderr)
 }
 
@@ -330,18 +331,3 @@ func (o *output) String() string {
 type reader func(p []byte) (int, error)
 
 func (r reader) Read(p []byte) (int, error) { return r(p) }
-
-// modeOf writes bits as stat(1) does for a regular file.
-func modeOf(m fs.FileMode) string {
-	bits := 0o100000 | uint32(m.Perm())
-	if m&fs.ModeSetuid != 0 {
-		bits |= 0o4000
-	}
-	if m&fs.ModeSetgid != 0 {
-		bits |= 0o2000
-	}
-	if m&fs.ModeSticky != 0 {
-		bits |= 0o1000
-	}
-	return fmt.Sprintf("%x", bits)
-}

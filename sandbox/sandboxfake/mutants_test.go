@@ -3,6 +3,7 @@ package sandboxfake_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,8 +88,21 @@ func escaped(t *testing.T, m sandboxfake.Mutant) error {
 	if r.Status != conform.Failed {
 		return fmt.Errorf("%s: %s %s", m.Clause, r.Status, r.Reason)
 	}
+	for _, text := range []string{r.Reason, r.Expected, r.Seen} {
+		if m.Clause == "secrets.print" {
+			break // which shows how a provider is printed
+		}
+		if odd := unreadable.FindString(text); odd != "" || text == "" {
+			return fmt.Errorf("%s: %q has %q, which nobody can read", m.Clause, text, odd)
+		}
+	}
 	return nil
 }
+
+// unreadable is how Go prints values for programmers: nil, addresses, structs,
+// lists, bytes as numbers, clocks, fractions of a microsecond, bad formats, and
+// modes in hexadecimal.
+var unreadable = regexp.MustCompile(`<nil>|0x[0-9a-f]{4,}|\{[A-Z]\w*:|map\[|\[\]|\[\d+( \d+)+\]|m=[+-]|\+0000|\d\.\d{4,}|%!|\b[48][1-9a-f][0-9a-f]{2}\b \d|[-d][-r][-w][-x][-r][-w][-x]`)
 
 func find(cases []conform.Case, id string) int {
 	for i, c := range cases {

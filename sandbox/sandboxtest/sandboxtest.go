@@ -12,8 +12,8 @@
 //
 // [Provider] needs no sandbox, [DataPlane] the faces of one, [Live] a backend.
 // A clause whose capability isn't declared passes when what it would give is
-// refused; one that can't be tried here and a listed deviation are skipped
-// tests with their reason.
+// refused; one that can't be tried here, one that wasn't run because no sandbox
+// can be made, and a listed deviation are skipped tests with their reason.
 package sandboxtest
 
 import (
@@ -50,6 +50,7 @@ func DataPlane(t *testing.T, b conform.Box, o conform.Options) {
 
 func run(t *testing.T, cases []conform.Case, o conform.Options) {
 	t.Helper()
+	notRun := ""
 	for _, c := range cases {
 		if o.Run != nil && !o.Run.MatchString(c.ID) {
 			continue
@@ -59,8 +60,14 @@ func run(t *testing.T, cases []conform.Case, o conform.Options) {
 			if o.Observe != nil {
 				o.Observe(r)
 			}
+			if r.Status == conform.NotRun {
+				notRun = r.Reason
+			}
 			report(t, r)
 		})
+	}
+	if notRun != "" && !t.Failed() {
+		t.Error(notRun)
 	}
 	for _, r := range conform.UnknownDeviations(cases, o) {
 		report(t, r)
@@ -73,7 +80,7 @@ func report(t *testing.T, r conform.Result) {
 	case conform.Passed:
 	case conform.NotDeclared:
 		t.Log(r.Reason)
-	case conform.Skipped:
+	case conform.Skipped, conform.NotRun:
 		t.Skip(r.Reason)
 	case conform.Deviation:
 		t.Skipf("a known deviation: %s (expected %s; seen: %s)", r.Reason, r.Expected, r.Seen)
