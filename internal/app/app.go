@@ -66,6 +66,9 @@ func Run(ctx context.Context, c Config) error {
 func run(ctx context.Context, c Config, serving *bool) (err error) {
 	began := time.Now()
 	backends, err := chooseBackends(c.Getenv, c.Log)
+	if err == nil {
+		err = backends.fits()
+	}
 	if err != nil {
 		return err
 	}

@@ -214,6 +214,7 @@ func TestRefusals(t *testing.T) {
 		{"the state is newer", nil, func(t *testing.T, c *Config) { newer(t, c.StateDir) }, fault.StateTooNew, ""},
 		{"unknown backend", map[string]string{settingBackends: "e2b"}, nil, fault.SettingInvalid, "open_sandbox"},
 		{"bad address of the service", map[string]string{"ASTRABOX_SANDBOX_OPENAPI_BASE_URL": "://hunter2"}, nil, fault.SettingInvalid, "BASE_URL"},
+		{"a default backend without what the Agent needs", map[string]string{settingDisable: "ProcessSessions"}, nil, fault.SettingInvalid, settingDisable},
 		{"no Agent program", map[string]string{"ASTRABOX_SHELLAGENT_PATH": "/nonexistent"}, nil, fault.HostUnfit, "ASTRABOX_SHELLAGENT_PATH"},
 	}
 	for _, tt := range tests {
@@ -226,6 +227,9 @@ func TestRefusals(t *testing.T) {
 			f := fault.From(err)
 			if err == nil || f.Code != tt.code || !strings.Contains(f.Public, tt.says) {
 				t.Errorf("%v", err)
+			}
+			if _, err := os.Lstat(c.StateDir); tt.code == fault.SettingInvalid && tt.says != "BASE_URL" && !os.IsNotExist(err) {
+				t.Errorf("a state directory was made: %v", err)
 			}
 			if strings.Contains(out.String()+f.Public, "hunter2") {
 				t.Error("a secret was told")

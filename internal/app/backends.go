@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/astrabox/astrabox/internal/conversation"
 	"github.com/astrabox/astrabox/internal/fault"
 	_ "github.com/astrabox/astrabox/provider/all" // installs the bundled providers
 	"github.com/astrabox/astrabox/sandbox"
@@ -115,6 +116,73 @@ func (b *backends) chooseDefault(name string) error {
 	}
 	b.standard = name
 	return nil
+}
+
+// masked gives the flags that a driver declares and the mask takes away, in
+// the order of sandbox.Rules: as for sandbox.Bind, one that requires a masked
+// one goes with it.
+func masked(d sandbox.Driver, mask []string) (flags []string) {
+	for _, r := range sandbox.Rules() {
+		if r.Declared(d.Declares) && (slices.Contains(mask, r.Flag) || r.Requires != "" && slices.Contains(mask, r.Requires)) {
+			flags = append(flags, r.Flag)
+		}
+	}
+	return flags
+}
+
+// agentNeeds is what the default Agent needs of its backend: its program is a
+// long-lived process.
+const agentNeeds = "ProcessSessions"
+
+// runsAgent reports whether the default Agent can run on a driver's sandboxes.
+func (b backends) runsAgent(d sandbox.Driver) bool {
+	r, ok := sandbox.RuleOf(agentNeeds)
+	return ok && r.Declared(d.Declares) && !slices.Contains(masked(d, b.mask), agentNeeds)
+}
+
+// unfit says why the default Agent can't run on the default backend, and what
+// to set; both empty: it can. A server with nothing that can be talked to isn't
+// started.
+func (b backends) unfit() (why, fix string) {
+	var fitEnabled, fitInstalled []sandbox.Driver
+	var standard sandbox.Driver
+	for _, d := range b.installed {
+		if d.Name == b.standard {
+			standard = d
+		}
+		if b.runsAgent(d) {
+			fitInstalled = append(fitInstalled, d)
+			if b.has(d.Name) {
+				fitEnabled = append(fitEnabled, d)
+			}
+		}
+	}
+	if b.runsAgent(standard) {
+		return "", ""
+	}
+	why = "The default Agent, " + conversation.DefaultAgent + ", can't run on the default backend, " + b.standard + ": it needs the capability " + agentNeeds
+	if r, _ := sandbox.RuleOf(agentNeeds); r.Declared(standard.Declares) {
+		return why + ", which " + settingDisable + " takes away.", "take " + agentNeeds + " out of " + settingDisable
+	}
+	why += ", which that backend doesn't have."
+	switch {
+	case len(fitEnabled) > 0:
+		fix = "set " + settingBackend + " to a backend that has it: " + driverNames(fitEnabled)
+	case len(fitInstalled) > 0:
+		fix = "name a backend that has it in " + settingBackends + " and " + settingBackend + ": " + driverNames(fitInstalled)
+	default:
+		fix = "install a provider that has it; none of those installed does (" + driverNames(b.installed) + ")"
+	}
+	return why, fix
+}
+
+// fits is unfit as an error.
+func (b backends) fits() error {
+	why, fix := b.unfit()
+	if why == "" {
+		return nil
+	}
+	return invalid("%s To help: %s.", why, fix)
 }
 
 // warn says once of each setting that nobody reads it: its provider is

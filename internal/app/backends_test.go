@@ -117,6 +117,50 @@ func TestWorkspaceVolumeNeedsRoutes(t *testing.T) {
 	closeBackends(c.Log, bound)
 }
 
+// A default backend on which the default Agent can't run is refused with what to set.
+func TestFits(t *testing.T) {
+	whole := sandbox.Driver{Name: "whole", Declares: sandbox.Capabilities{ProcessSessions: true}}
+	also := sandbox.Driver{Name: "also", Declares: sandbox.Capabilities{ProcessSessions: true}}
+	bare := sandbox.Driver{Name: "bare"}
+	all := []sandbox.Driver{also, bare, whole}
+	for name, tt := range map[string]struct {
+		b    backends
+		says []string // nil: nothing
+	}{
+		"fits":        {backends{installed: all, enabled: all, standard: "whole"}, nil},
+		"other masks": {backends{installed: all, enabled: all, standard: "whole", mask: []string{"Pause"}}, nil},
+		"another is enabled": {backends{installed: all, enabled: []sandbox.Driver{bare, whole}, standard: "bare"},
+			[]string{"shell", "backend, bare", "ProcessSessions", "doesn't have", "set ASTRABOX_SANDBOX_BACKEND to a backend that has it: whole."}},
+		"others are installed": {backends{installed: all, enabled: []sandbox.Driver{bare}, standard: "bare"},
+			[]string{"bare", "ProcessSessions", "ASTRABOX_SANDBOX_BACKENDS and ASTRABOX_SANDBOX_BACKEND: also, whole."}},
+		"none is installed": {backends{installed: []sandbox.Driver{bare}, enabled: []sandbox.Driver{bare}, standard: "bare"},
+			[]string{"bare", "ProcessSessions", "install a provider that has it", "(bare)"}},
+		"masked": {backends{installed: all, enabled: all, standard: "whole", mask: []string{"ProcessSessions"}},
+			[]string{"whole", "ProcessSessions", "ASTRABOX_SANDBOX_DISABLE takes away", "take ProcessSessions out of ASTRABOX_SANDBOX_DISABLE"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := tt.b.fits()
+			if len(tt.says) == 0 {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			f := fault.From(err)
+			for _, part := range tt.says {
+				if f.Code != fault.SettingInvalid || !strings.Contains(f.Public, part) {
+					t.Errorf("%q isn't in %q (%s)", part, f.Public, f.Code)
+				}
+			}
+			for _, finding := range doctor(t.Context(), environment{getenv: func(string) string { return "" }, backends: tt.b}) {
+				if finding.ID == "backend."+tt.b.standard && (finding.OK || finding.Severity != "error" || !strings.Contains(f.Public, finding.Summary) || finding.Fix == "") {
+					t.Errorf("%+v", finding)
+				}
+			}
+		})
+	}
+}
+
 // One provider that fails to close keeps no other from closing.
 func TestCloseBackends(t *testing.T) {
 	var closed []string

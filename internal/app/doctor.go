@@ -23,11 +23,12 @@ import (
 type environment struct {
 	getenv     func(string) string
 	executable string
+	backends   backends
 	host       *host.Config // nil: sandboxes run elsewhere
 }
 
 func (c Config) environment(stateDir string, b backends) environment {
-	e := environment{getenv: c.Getenv, executable: c.Executable}
+	e := environment{getenv: c.Getenv, executable: c.Executable, backends: b}
 	if needsBundled(c.Getenv, b) {
 		e.host = &host.Config{StateDir: sandboxd.Dir(stateDir), RuncPath: c.path("ASTRABOX_RUNC_PATH", "runc"), ExecdPath: c.path("ASTRABOX_EXECD_PATH", "execd")}
 	}
@@ -42,6 +43,12 @@ func doctor(ctx context.Context, e environment) []wire.Finding {
 			out = append(out, wire.Finding{ID: f.ID, OK: f.OK, Severity: string(f.Severity), Summary: f.Summary, Fix: f.Fix})
 		}
 	}
+	backend := wire.Finding{ID: "backend." + e.backends.standard, Severity: string(host.Error), OK: true,
+		Summary: "the default Agent can run on the default backend, " + e.backends.standard}
+	if why, fix := e.backends.unfit(); why != "" {
+		backend.OK, backend.Summary, backend.Fix = false, why, fix
+	}
+	out = append(out, backend)
 	for _, p := range agentprogram.All() {
 		if p.Binary == nil {
 			continue

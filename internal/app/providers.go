@@ -3,6 +3,7 @@ package app
 import (
 	"io"
 	"log/slog"
+	"strings"
 
 	"github.com/astrabox/astrabox/internal/version"
 	"github.com/astrabox/astrabox/sandbox"
@@ -17,6 +18,7 @@ type Provider struct {
 	Seam         string                    `json:"seam"`    // version of the contract
 	Settings     []ProviderSetting         `json:"settings"`
 	Capabilities []string                  `json:"capabilities"` // declared flags
+	Disabled     []string                  `json:"disabled"`     // those of them that ASTRABOX_SANDBOX_DISABLE takes away
 	Levels       []sandbox.PermissionLevel `json:"permission_levels"`
 	Enabled      bool                      `json:"enabled"`
 	Default      bool                      `json:"default"`
@@ -26,6 +28,7 @@ type Provider struct {
 // Its value isn't shown.
 type ProviderSetting struct {
 	Name   string `json:"name"`
+	Doc    string `json:"doc"` // one line
 	Secret bool   `json:"secret"`
 	Set    bool   `json:"set"`
 }
@@ -39,19 +42,23 @@ func Providers(getenv func(string) string) ([]Provider, error) {
 	if err == nil {
 		err = chosen
 	}
+	if err == nil {
+		err = b.fits()
+	}
+	mask, _ := sandbox.ParseMask(getenv(settingDisable)) // what is wrong with it is in chosen, unless something before it is
 	out := []Provider{}
 	for _, d := range installed {
 		from := d.Origin()
 		p := Provider{
 			Name: d.Name, Module: from.Module, Package: from.Package, Version: from.Version, Seam: d.SeamVersion,
-			Settings: []ProviderSetting{}, Capabilities: []string{}, Levels: d.Declares.Levels(),
+			Settings: []ProviderSetting{}, Capabilities: []string{}, Disabled: append([]string{}, masked(d, mask)...), Levels: d.Declares.Levels(),
 			Enabled: chosen == nil && b.has(d.Name), Default: chosen == nil && b.standard == d.Name,
 		}
 		if from.Main {
 			p.Version = version.Version
 		}
 		for _, s := range d.Settings {
-			p.Settings = append(p.Settings, ProviderSetting{s.Name, s.Secret, word(getenv(s.Name)) != ""})
+			p.Settings = append(p.Settings, ProviderSetting{s.Name, strings.Join(strings.Fields(s.Doc), " "), s.Secret, word(getenv(s.Name)) != ""})
 		}
 		for _, r := range sandbox.Rules() {
 			if r.Declared(d.Declares) {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/astrabox/astrabox/internal/fault"
 )
 
@@ -22,9 +24,26 @@ func TestProviders(t *testing.T) {
 		p.Version == "" || p.Seam == "" || !slices.Contains(p.Capabilities, "ProcessSessions") || len(p.Levels) == 0 {
 		t.Errorf("%+v", p)
 	}
-	if !slices.Contains(p.Settings, ProviderSetting{Name: "ASTRABOX_SANDBOX_OPENAPI_KEY", Secret: true, Set: true}) {
+	if !slices.Contains(p.Settings, ProviderSetting{Name: "ASTRABOX_SANDBOX_OPENAPI_KEY", Doc: "API key of the lifecycle service", Secret: true, Set: true}) {
 		t.Errorf("%+v", p.Settings)
 	}
+
+	if len(p.Disabled) > 0 {
+		t.Errorf("disabled without a mask: %v", p.Disabled)
+	}
+
+	// What a masked capability is needed for goes with it.
+	env[settingDisable] = "pause, isolatedsessions,Metrics"
+	list, err = Providers(func(k string) string { return env[k] })
+	if diff := cmp.Diff([]string{"IsolatedSessions", "IsolatedSessionRecovery", "Pause"}, list[i].Disabled); diff != "" || err != nil || !slices.Contains(list[i].Capabilities, "Pause") {
+		t.Errorf("%v, %v, %s", list[i].Capabilities, err, diff)
+	}
+	env[settingDisable] = "processsessions"
+	list, err = Providers(func(k string) string { return env[k] })
+	if !fault.Is(err, fault.SettingInvalid) || !list[i].Enabled {
+		t.Errorf("with what the server would refuse: %+v, %v", list[i], err)
+	}
+	env[settingDisable] = ""
 
 	env[settingBackends] = "k8s"
 	list, err = Providers(func(k string) string { return env[k] })

@@ -54,7 +54,9 @@ var needsNone = regexp.MustCompile(`^(unknown\..*|assignment\.(unknown|blank)|in
 // While no sandbox can be made, the first clause that needs one says why, and
 // the others aren't run: not one of them repeats it, or passes for nothing.
 func TestNoSandboxCanBeMade(t *testing.T) {
-	nothing := func(context.Context, *sandboxfake.Provider, sandbox.CreateSpec) (sandbox.Handle, error) { return nil, nil }
+	nothing := func(context.Context, *sandboxfake.Provider, sandbox.CreateSpec) (sandbox.Handle, error) {
+		return nil, nil
+	}
 	for name, tt := range map[string]struct {
 		create func(context.Context, *sandboxfake.Provider, sandbox.CreateSpec) (sandbox.Handle, error)
 		run    string
