@@ -22,6 +22,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/httpapi/client"
+	"github.com/astrabox/astrabox/internal/ownnet"
 	"github.com/astrabox/astrabox/internal/version"
 )
 
@@ -88,7 +89,7 @@ func Main(ctx context.Context, args []string, sys System) int {
 	code := exitCode(err)
 	var silent exitError
 	switch {
-	case err == nil, errors.As(err, &silent):
+	case err == nil, errors.As(err, &silent), errors.Is(err, ownnet.ErrInterrupted):
 	case code == ExitInterrupted:
 		fmt.Fprintln(sys.Stderr, "interrupted")
 	default:
@@ -130,7 +131,7 @@ func exitCode(err error) int {
 		return int(code)
 	case errors.As(err, &wrong):
 		return ExitUsage
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.Is(err, ownnet.ErrInterrupted):
 		return ExitInterrupted
 	case errors.As(err, &unreachable):
 		return ExitUnreachable

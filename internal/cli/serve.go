@@ -17,6 +17,7 @@ import (
 	"github.com/astrabox/astrabox/internal/demo"
 	"github.com/astrabox/astrabox/internal/httpapi/wire"
 	"github.com/astrabox/astrabox/internal/sandboxd"
+	"github.com/astrabox/astrabox/internal/verify"
 	"github.com/astrabox/astrabox/internal/version"
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -191,6 +192,11 @@ func (c *command) demoCommand() *cobra.Command {
 		Short: "Walk the main path against the real thing and check every step (as root)",
 		Args:  nArgs(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if backend != "" {
+				if _, err := verify.Find(backend); err != nil {
+					return usage("--backend: %v", err)
+				}
+			}
 			ctx, done := c.untilInterrupted(cmd.Context())
 			defer done()
 			err := demo.Run(ctx, demo.Options{Exe: c.Executable, Backend: backend, JSON: c.json, Out: c.Stdout})

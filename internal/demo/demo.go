@@ -55,8 +55,12 @@ func inside(ctx context.Context, o Options) error {
 		return err
 	}
 	err = w.all(ctx)
+	refused := w.server.Refused()
 	w.api.Close()
 	w.server.Abandon()
+	if refused { // all that is there to see was in the report
+		return errors.Join(err, os.RemoveAll(state))
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "the state directory was kept for a look: %s\n", state)
 		return err

@@ -95,6 +95,13 @@ func (i *Instance) ready(ctx context.Context) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
+// Refused reports whether the server ended before it began anything: no
+// service was started in its state directory.
+func (i *Instance) Refused() bool {
+	_, err := os.Stat(sandboxd.LogFile(i.cfg.StateDir))
+	return i.cmd == nil && errors.Is(err, os.ErrNotExist)
+}
+
 // Client gives a client of the server.
 func (i *Instance) Client() (*client.Client, error) { return client.New("http://" + i.cfg.Address) }
 

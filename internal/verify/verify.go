@@ -180,10 +180,11 @@ func run(ctx context.Context, o Options, show func(conform.Report) error) (err e
 	} else {
 		cases = append(cases, conform.Unbound(bindErr)...)
 	}
-	if err := show(conform.Check(ctx, cases, o.Conform)); err != nil {
-		return err
+	err = show(conform.Check(ctx, cases, o.Conform))
+	if ctx.Err() != nil {
+		return ctx.Err() // that it was cut short is why it isn't whole
 	}
-	return ctx.Err() // a run that was cut short shows nothing of what it left out
+	return err
 }
 
 func (o Options) bind(ctx context.Context, p sandbox.Provider) (*conform.Live, error) {

@@ -44,10 +44,10 @@ type Live struct {
 	mu     sync.Mutex
 	able   bool              // a sandbox was made
 	unable string            // the clause that makes or couldn't make the first one; empty when able
-	turned map[string]string // by clause: why it could make none
+	turned map[string]string // clauses that were turned away since, with the one because of which
 }
 
-// creates says why a clause can't make a sandbox: another one couldn't, and
+// creates refuses to make a sandbox for a clause when another one couldn't, and
 // none was made so far. plain: its spec is one with which a create has to
 // succeed, so that a failure of it, a panic or a hang too, is one for all.
 func (l *Live) creates(clause string, plain bool) error {
@@ -57,8 +57,8 @@ func (l *Live) creates(clause string, plain bool) error {
 		if l.turned == nil {
 			l.turned = map[string]string{}
 		}
-		l.turned[clause] = "no sandbox could be made, see " + l.unable
-		return errors.New(l.turned[clause])
+		l.turned[clause] = l.unable
+		return errors.New("no sandbox could be made")
 	}
 	if plain && !l.able {
 		l.unable = clause // until it has one
@@ -73,12 +73,16 @@ func (l *Live) created() {
 	l.able, l.unable = true, ""
 }
 
-// stuck is Case.stuck of a clause.
+// stuck is Case.stuck of a clause. A backend that makes no sandbox is likely to
+// do nothing else, so that no further clause is tried on it.
 func (l *Live) stuck(clause string) func() (away string, keeps bool) {
 	return func() (string, bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.turned[clause], l.unable == clause
+		if first := firstNonEmpty(l.turned[clause], l.unable); first != "" && first != clause {
+			return "no sandbox could be made, see " + first, false
+		}
+		return "", l.unable == clause
 	}
 }
 
@@ -98,8 +102,8 @@ const Installation = "astrabox-conform"
 
 // Cases gives the cases of LifecycleContract, and of DataContract and
 // ProcessesContract on a sandbox that is made when the first of them runs.
-// When the first sandbox can't be made, that clause fails, and those that need
-// one are not run.
+// When the first sandbox can't be made, that clause fails, and the rest is not
+// run.
 func (l *Live) Cases() (out []Case) {
 	for _, c := range LifecycleContract() {
 		declared, _ := declares(l.Provider.Caps, c.Capability)
@@ -121,7 +125,7 @@ func (l *Live) masks(flag string) bool {
 
 // box is the shared sandbox, made by the first call that can, of a clause.
 func (l *Live) box(ctx context.Context, clause string) (Box, error) {
-	if err := l.creates(clause, false); err != nil { // also while the create of another hangs
+	if err := l.creates(clause, false); err != nil { // at once, also while the create of another hangs
 		return Box{}, err
 	}
 	leave, err := l.enter(ctx)

@@ -21,8 +21,8 @@ type Case struct {
 	check    func(context.Context) error
 	refusal  func(context.Context) error
 	after    func(context.Context) error // clean-up, also after a panic or an abandoned clause
-	// stuck, asked when it ended without success, says why the clause wasn't
-	// tried (empty: it was), and whether it keeps others from it. Nil: neither.
+	// stuck says what keeps the clause from being tried (empty: nothing), and
+	// whether it keeps others from it. Nil: neither.
 	stuck func() (away string, keeps bool)
 }
 
@@ -95,7 +95,7 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 		r.Ms = time.Since(start).Milliseconds()
 	}()
 	if ctx.Err() != nil {
-		return Result{Status: NotRun, Reason: "the run ended before: " + context.Cause(ctx).Error()}
+		return Result{Status: NotRun, Reason: o.text(endOf(ctx))}
 	}
 	if c.left != "" {
 		return Result{Status: NotRun, Reason: o.text(c.left)}
@@ -107,6 +107,11 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 			return Result{Status: NotDeclared, Reason: c.absent()}
 		}
 	}
+	if c.stuck != nil && passed.Status == Passed { // a refusal may need nothing of what isn't there
+		if away, _ := c.stuck(); away != "" {
+			return Result{Status: NotRun, Reason: o.text(away)}
+		}
+	}
 	err := guard(ctx, firstSet(c.timeout, o.Timeout, 30*time.Second), firstSet(o.Grace, 5*time.Second), do)
 	if c.after != nil {
 		cleanup := guard(context.WithoutCancel(ctx), 30*time.Second, firstSet(o.Grace, 5*time.Second), c.after)
@@ -115,9 +120,21 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 		}
 	}
 	if err != nil && ctx.Err() != nil {
-		return Result{Status: NotRun, Reason: "the run ended meanwhile: " + context.Cause(ctx).Error()}
+		return Result{Status: NotRun, Reason: o.text(endOf(ctx))}
 	}
 	return c.judge(err, passed, o)
+}
+
+// endOf says why a run ended before its clauses did.
+func endOf(ctx context.Context) string {
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, context.Canceled):
+		return "the run was given up"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the run's time was over"
+	default:
+		return "the run ended: " + err.Error()
+	}
 }
 
 // absent says why the capability isn't there.
@@ -169,7 +186,7 @@ func (c Case) judge(err error, passed Result, o Options) Result {
 	}
 	switch {
 	case keeps:
-		r.Reason = "no sandbox could be made, so the clauses that need one are not run"
+		r.Reason = "no sandbox could be made, so the rest is not run"
 	case listed && passed.Status == Passed:
 		r.Status, r.Reason = Deviation, o.text(deviation)
 	}
