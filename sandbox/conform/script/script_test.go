@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -301,6 +302,11 @@ func command(t *testing.T, name string, args ...string) string {
 }
 
 func TestEffects(t *testing.T) {
+	// Under nohup, programs would start with the signal ignored; with a handler
+	// here they start with its default.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangup) })
 	for _, tpl := range script.Templates() {
 		t.Run(tpl.Name, func(t *testing.T) {
 			t.Parallel()
