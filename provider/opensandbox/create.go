@@ -146,12 +146,12 @@ func (p *Provider) create(ctx context.Context, spec sandbox.CreateSpec, body wir
 		return p.finish(ctx, spec, made.ID, stateOf(made))
 	case errors.As(err, &r) && r.code == "IDEMPOTENCY_KEY_REUSED":
 		return nil, sandbox.Errorf(sandbox.CodeAssignmentConflict, "assignment %s is being created with another spec", spec.AssignmentID)
-	case errors.As(err, &r):
-		return nil, failed(err, "", sandbox.CodeUnavailable) // refused: nothing was made
 	}
-	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	found, ok, findErr := p.findOwn(look, spec)
+	may, limit := mayHaveMade(err)
+	if !may {
+		return nil, failed(err, "", sandbox.CodeUnavailable)
+	}
+	found, ok, findErr := p.search(ctx, spec, limit)
 	switch {
 	case findErr != nil:
 		return nil, failed(errors.Join(err, findErr), "", sandbox.CodeUnavailable)
@@ -161,6 +161,43 @@ func (p *Provider) create(ctx context.Context, spec sandbox.CreateSpec, body wir
 		return nil, p.undo(ctx, found.ID, err)
 	}
 	return p.finish(ctx, spec, found.ID, found.State)
+}
+
+// lostSearch is how long a sandbox is looked for whose create had no answer: the
+// service may be at it still.
+const lostSearch = 10 * time.Second
+
+// mayHaveMade says whether a sandbox may be there after a create that failed,
+// and how long it is to be looked for. A refusal is the service's word that
+// nothing was made. A failure of its own may leave one, and one of something in
+// between, such as a proxy that didn't wait for the service, says nothing.
+func mayHaveMade(err error) (may bool, limit time.Duration) {
+	var r *refusal
+	switch {
+	case unsent(err), errors.As(err, &r) && r.status < 500:
+		return false, 0
+	case r != nil && r.code != "":
+		return true, 0
+	}
+	return true, lostSearch
+}
+
+// search looks for the assignment's sandbox until it is seen, the time is up or
+// ctx has ended, and once at least.
+func (p *Provider) search(ctx context.Context, spec sandbox.CreateSpec, limit time.Duration) (sandbox.Info, bool, error) {
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	end := time.Now().Add(limit)
+	for wait := pollFirst; ; wait = min(2*wait, pollMax) {
+		found, ok, err := p.findOwn(look, spec)
+		if ok || err != nil || ctx.Err() != nil || !time.Now().Before(end) {
+			return found, ok, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
 }
 
 // ask sends the request, under the next key when one is spent.
@@ -198,27 +235,30 @@ func (p *Provider) abandon(ctx context.Context, spec sandbox.CreateSpec, made *w
 	cause := context.Cause(ctx)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	answered := false
 	for wait := pollFirst; ; wait = min(2*wait, pollMax) {
 		found, ok, err := p.findOwn(ctx, spec)
 		switch {
 		case ok:
 			return p.undo(ctx, found.ID, cause)
-		case err != nil && (answered || ctx.Err() != nil):
+		case err != nil && ctx.Err() != nil:
 			return failed(errors.Join(cause, err), "", sandbox.CodeUnavailable)
-		case answered:
-			return cause
 		}
 		select {
 		case err := <-answer:
-			var r *refusal
-			switch {
-			case err == nil:
+			if err == nil {
 				return p.undo(ctx, made.ID, cause)
-			case errors.As(err, &r):
-				return cause // nothing was made
 			}
-			answered = true // and lost: one more look
+			may, limit := mayHaveMade(err)
+			if !may {
+				return cause
+			}
+			switch found, ok, err := p.search(ctx, spec, limit); {
+			case err != nil:
+				return failed(errors.Join(cause, err), "", sandbox.CodeUnavailable)
+			case ok:
+				return p.undo(ctx, found.ID, cause)
+			}
+			return cause
 		case <-ctx.Done():
 			return sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service didn't say within %v what became of a create that was given up: %w", cleanup, cause)
 		case <-time.After(wait):

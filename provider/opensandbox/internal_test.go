@@ -1,9 +1,12 @@
 package opensandbox
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,5 +64,91 @@ func TestProject(t *testing.T) {
 		if got != project(tc.key, tc.value) || got == project(tc.key, tc.value+"x") {
 			t.Errorf("project(%q, %q) isn't a function of the value", tc.key, tc.value)
 		}
+	}
+}
+
+// What became of a create is looked for unless the service itself said that
+// nothing was made: an answer of a proxy, or none, says nothing about it, and
+// the sandbox may be seen only later.
+func TestCreateWithoutAnAnswer(t *testing.T) {
+	const none = `{"items":[],"pagination":{"page":1,"pageSize":2}}`
+	for name, c := range map[string]struct {
+		status int
+		answer string
+		late   time.Duration // when a sandbox is seen; 0: never
+		cancel bool
+		code   sandbox.Code
+		atMost time.Duration
+		gone   bool // a sandbox was there and was destroyed
+	}{
+		"refused":                     {status: 400, answer: `{"code":"INVALID","message":"no"}`, late: time.Nanosecond, code: sandbox.CodeInvalid},
+		"refused by a proxy":          {status: 413, answer: "<html>", late: time.Nanosecond, code: sandbox.CodeInvalid},
+		"the service failed":          {status: 500, answer: `{"code":"INTERNAL","message":"no"}`, code: sandbox.CodeUnavailable},
+		"the service left one":        {status: 500, answer: `{"code":"INTERNAL","message":"no"}`, late: time.Nanosecond, code: sandbox.CodeUnavailable, gone: true},
+		"a proxy didn't wait":         {status: 504, answer: "<html>", late: 5 * time.Second, code: sandbox.CodeUnavailable, atMost: 10 * time.Second, gone: true},
+		"a proxy, and nothing":        {status: 502, answer: "<html>", code: sandbox.CodeUnavailable, atMost: lostSearch + pollMax},
+		"no name":                     {status: 201, answer: `{}`, late: time.Nanosecond, code: sandbox.CodeUnavailable, gone: true},
+		"given up, a proxy":           {status: 504, answer: "<html>", late: 5 * time.Second, cancel: true, atMost: 15 * time.Second, gone: true},
+		"given up, the service":       {status: 500, answer: `{"code":"INTERNAL","message":"no"}`, cancel: true, atMost: 5 * time.Second},
+		"given up, and never refused": {status: 400, answer: `{"code":"INVALID","message":"no"}`, cancel: true, atMost: 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, err := New(sandbox.Host{Getenv: func(k string) string {
+					return map[string]string{settingBaseURL: "http://127.0.0.1/v1"}[k]
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				spec := sandbox.CreateSpec{
+					InstallationID: "i", OwnerID: "o", AssignmentID: "a", Image: "x", TTL: time.Hour,
+					ResourceLimits: map[string]string{"cpu": "1"}, ResourceRequests: map[string]string{"cpu": "1"},
+				}
+				const failed = `"id":"s","status":{"state":"Failed"},"metadata":{"astrabox.managed-by":"astrabox","astrabox.installation":"i","astrabox.session-id":"o","astrabox.assignment-id":"a"}`
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var asked time.Time
+				destroyed := false
+				there := func() bool {
+					return !asked.IsZero() && c.late > 0 && !destroyed && time.Since(asked) >= c.late
+				}
+				var mu sync.Mutex
+				p.api.http.Transport = roundTripper(func(r *http.Request) (int, string) {
+					if r.Method == http.MethodPost && c.cancel {
+						cancel()
+						time.Sleep(2 * time.Second)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case r.Method == http.MethodPost:
+						asked = time.Now()
+						time.Sleep(time.Millisecond)
+						return c.status, c.answer
+					case r.Method == http.MethodDelete:
+						destroyed = true
+						return 204, ""
+					case r.URL.Path == "/v1/sandboxes" && there():
+						return 200, `{"items":[{` + failed + `}],"pagination":{"totalItems":1}}`
+					case r.URL.Path == "/v1/sandboxes":
+						return 200, none
+					case there():
+						return 200, "{" + failed + "}"
+					}
+					return 404, `{"code":"NOT_FOUND","message":"no such sandbox"}`
+				})
+				begun := time.Now()
+				_, err = p.Create(ctx, spec)
+				if c.cancel != errors.Is(err, context.Canceled) || !c.cancel && sandbox.CodeOf(err) != c.code {
+					t.Errorf("error %v, want %s", err, c.code)
+				}
+				if destroyed != c.gone {
+					t.Errorf("destroyed: %v, want %v", destroyed, c.gone)
+				}
+				if took := time.Since(begun); took > c.atMost+time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
 	}
 }
