@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -127,7 +128,7 @@ type isolatedBind struct {
 
 // OpenIsolatedSession implements [sandbox.IsolatedSessions].
 func (i Isolation) OpenIsolatedSession(ctx context.Context, sandboxID string, s sandbox.IsolatedSessionSpec) (sandbox.IsolatedSession, error) {
-	if err := s.Check(); err != nil {
+	if err := errors.Join(s.Check(), textPaths(s)); err != nil {
 		return nil, err
 	}
 	c, err := i.conn(ctx, sandboxID)
@@ -164,6 +165,21 @@ func (i Isolation) OpenIsolatedSession(ctx context.Context, sandboxID string, s 
 		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox made an isolated session but doesn't say which")
 	}
 	return newIsolated(c, ours, made.ID, s.Workspace), nil
+}
+
+// textPaths refuses paths that JSON can't carry unchanged: the session would get
+// another directory.
+func textPaths(s sandbox.IsolatedSessionSpec) error {
+	paths := append([]string{s.Workspace, s.Source}, s.Writable...)
+	for _, b := range s.Binds {
+		paths = append(paths, b.Source, b.Path)
+	}
+	for _, p := range paths {
+		if !utf8.ValidString(p) {
+			return sandbox.Errorf(sandbox.CodeInvalid, "%q isn't UTF-8; an isolated session takes no such path", p)
+		}
+	}
+	return nil
 }
 
 // isolatedState is what is read of a session.
@@ -428,6 +444,9 @@ func (k isolatedCommands) Stream(ctx context.Context, c sandbox.Command, stdout,
 	}
 	timeout, err := timeoutOf(ctx, c.Timeout)
 	if err != nil {
+		return none, err
+	}
+	if err := textOnly(c.Line, c.Dir, c.Env); err != nil {
 		return none, err
 	}
 	if !k.ours {

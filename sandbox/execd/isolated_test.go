@@ -70,7 +70,10 @@ func TestForeignIsolatedRuns(t *testing.T) {
 					t.Errorf("%q: %+v, %v", line, res, err)
 				}
 			}
-			for what, c := range map[string]sandbox.Command{"nothing": {}, "a NUL": {Line: "a\x00"}, "a time": {Line: "x", Timeout: -1}} {
+			for what, c := range map[string]sandbox.Command{
+				"nothing": {}, "a NUL": {Line: "a\x00"}, "a time": {Line: "x", Timeout: -1},
+				"another line": {Line: "echo \xff"}, "another directory": {Line: "pwd", Dir: "/tmp/\xff"}, "another value": {Line: "env", Env: map[string]string{"A": "\xff"}},
+			} {
 				if _, err := s.Commands().Run(ctx(t), c); sandbox.CodeOf(err) != sandbox.CodeInvalid {
 					t.Errorf("%s: %v", what, err)
 				}
@@ -85,6 +88,25 @@ func TestForeignIsolatedRuns(t *testing.T) {
 				t.Errorf("files elsewhere: %v", err)
 			}
 		})
+	}
+}
+
+// A path that JSON can't carry would become another one, so nothing is asked for.
+func TestIsolatedPathsAreText(t *testing.T) {
+	i := execd.Isolated(func(context.Context, string) (*execd.Conn, error) {
+		t.Error("the sandbox was asked")
+		return nil, sandbox.ErrUnreachable
+	})
+	for _, s := range []sandbox.IsolatedSessionSpec{
+		{Workspace: "/w\xff"},
+		{Workspace: "/w", Source: "/\xff"},
+		{Workspace: "/w", Writable: []string{"/a", "/\xff"}},
+		{Workspace: "/w", Binds: []sandbox.IsolatedBind{{Source: "/\xff"}}},
+		{Workspace: "/w", Binds: []sandbox.IsolatedBind{{Source: "/a", Path: "/\xff"}}},
+	} {
+		if _, err := i.OpenIsolatedSession(ctx(t), "s", s); sandbox.CodeOf(err) != sandbox.CodeInvalid {
+			t.Errorf("%+q: %v", fmt.Sprintf("%+v", s), err)
+		}
 	}
 }
 
