@@ -92,13 +92,7 @@ func (s *Server) frameCommand(w http.ResponseWriter, r *http.Request, req wire.C
 		Stopping: func() { f.hurry() },
 	})
 	if err != nil {
-		status, e, tried := startFailure(err)
-		if !tried {
-			reply(w, status, e)
-			return
-		}
-		f.begin()
-		f.last(wire.FrameFailed, e)
+		f.fail(startFailure(err))
 		return
 	}
 	f.last(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})
@@ -111,6 +105,7 @@ type frameWriter struct {
 
 	mu      sync.Mutex
 	buf     []byte
+	begun   bool // the headers were sent, or given to the response
 	failed  bool
 	over    bool
 	sent    time.Time
@@ -125,10 +120,30 @@ func newFrameWriter(w http.ResponseWriter) *frameWriter {
 func (f *frameWriter) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.begun {
+		return
+	}
 	f.headers()
 	f.failed = f.rc.Flush() != nil
 	f.sent = time.Now()
 	f.pending = time.AfterFunc(keepAlive, f.keepAlive)
+}
+
+// wait keeps the client from taking a run that waits for its turn for lost: if
+// neither begin nor fail was called before, the headers and signs of life are sent.
+func (f *frameWriter) wait() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pending = time.AfterFunc(keepAlive, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.begun || f.over {
+			return
+		}
+		f.headers()
+		f.write(wire.FrameKeepAlive, nil)
+		f.pending = time.AfterFunc(keepAlive, f.keepAlive)
+	})
 }
 
 // beginSoon is begin for what usually ends at once: the headers wait a moment
@@ -136,12 +151,19 @@ func (f *frameWriter) begin() {
 func (f *frameWriter) beginSoon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.begun {
+		return
+	}
+	if f.pending != nil {
+		f.pending.Stop()
+	}
 	f.headers()
 	f.sent = time.Now().Add(soon - keepAlive)
 	f.pending = time.AfterFunc(soon, f.keepAlive)
 }
 
 func (f *frameWriter) headers() {
+	f.begun = true
 	f.w.Header().Set("Content-Type", wire.OutputType)
 	f.w.Header().Set("Cache-Control", "no-store")
 	f.w.Header().Set("X-Accel-Buffering", "no")
@@ -166,6 +188,21 @@ func (f *frameWriter) send(t wire.FrameType, b []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.write(t, b)
+}
+
+// fail says that nothing was run: in a frame when it was tried, and otherwise as
+// a plain refusal, unless frames were sent already.
+func (f *frameWriter) fail(status int, e wire.Error, tried bool) {
+	f.mu.Lock()
+	if !tried && !f.begun {
+		f.over = true
+		f.mu.Unlock()
+		reply(f.w, status, e)
+		return
+	}
+	f.mu.Unlock()
+	f.begin()
+	f.last(wire.FrameFailed, e)
 }
 
 // last writes the last frame. The end of the response sends it, in one piece

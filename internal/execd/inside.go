@@ -174,19 +174,14 @@ func (in *inside) frames(w http.ResponseWriter, r *http.Request, run shell.Run) 
 	run.Started = f.beginSoon
 	run.Output = func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) }
 	run.Stopping = f.hurry
+	f.wait()
 	result, err := in.server.sessions.Run(r.Context(), in.shell, run)
 	if errors.Is(err, shell.ErrState) {
 		f.send(wire.FrameStderr, []byte("execd: "+err.Error()+"\n"))
 		err = nil
 	}
 	if err != nil {
-		status, e, tried := runFailure(err)
-		if !tried {
-			reply(w, status, e)
-			return
-		}
-		f.begin()
-		f.last(wire.FrameFailed, e)
+		f.fail(runFailure(err))
 		return
 	}
 	f.last(wire.FrameExit, wire.CommandExit{Code: result.Code, Signal: result.Signal, TimedOut: result.TimedOut})

@@ -9,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/shell"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -64,6 +67,48 @@ func TestSignsOfLife(t *testing.T) {
 			f.keepAlive() // one that was on its way
 			quietAfter(t, w)
 		})
+	})
+	t.Run("a run that waits for its turn", func(t *testing.T) {
+		for name, c := range map[string]struct {
+			waits time.Duration
+			fails bool
+			code  int
+			types []wire.FrameType
+		}{
+			"not at all":       {code: 200, types: []wire.FrameType{wire.FrameExit}},
+			"for long":         {waits: time.Minute + time.Second, code: 200, types: []wire.FrameType{wire.FrameKeepAlive, wire.FrameKeepAlive, wire.FrameKeepAlive, wire.FrameKeepAlive, wire.FrameExit}},
+			"and is refused":   {fails: true, code: 404},
+			"and then refused": {waits: 20 * time.Second, fails: true, code: 200, types: []wire.FrameType{wire.FrameKeepAlive, wire.FrameFailed}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := httptest.NewRecorder()
+					f := newFrameWriter(w)
+					f.wait()
+					time.Sleep(c.waits)
+					synctest.Wait()
+					if c.fails {
+						f.fail(runFailure(shell.ErrNotFound))
+					} else {
+						f.beginSoon()
+						f.last(wire.FrameExit, wire.CommandExit{})
+					}
+					f.finish()
+					quietAfter(t, w)
+					if w.Code != c.code {
+						t.Errorf("status %d", w.Code)
+					}
+					var types []wire.FrameType
+					for b := w.Body.Bytes(); c.code == 200 && len(b) > 0; {
+						kind, n := wire.FrameHeader(b)
+						types, b = append(types, kind), b[wire.FrameHeaderSize+int(n):]
+					}
+					if d := cmp.Diff(c.types, types); d != "" {
+						t.Error(d)
+					}
+				})
+			})
+		}
 	})
 	t.Run("a client that is gone", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -175,7 +175,7 @@ func (o *outputReader) read(stdout, stderr io.Writer) (wire.CommandExit, error) 
 			if err := json.Unmarshal(payload, &e); err != nil {
 				e.Message = "no reason was given"
 			}
-			return wire.CommandExit{}, sandbox.Errorf(sandbox.CodeInvalid, "the command couldn't be started: %s", e.Message)
+			return wire.CommandExit{}, failedStart(e)
 		case wire.FrameStdout:
 		case wire.FrameStderr:
 			to = stderr
@@ -188,6 +188,20 @@ func (o *outputReader) read(stdout, stderr io.Writer) (wire.CommandExit, error) 
 			}
 		}
 	}
+}
+
+// failedStart translates the failure of a command that the daemon had begun to
+// answer for: one that waited for its turn may meet all that a request can.
+func failedStart(e wire.Error) error {
+	switch e.Code {
+	case wire.CodeSessionNotFound:
+		return sandbox.Errorf(sandbox.CodeIsolatedSessionNotFound, "the isolated session ended before the command was run")
+	case wire.CodeTooMany:
+		return sandbox.Errorf(sandbox.CodeCapacity, "%s", e.Message)
+	case wire.CodeStopping:
+		return fmt.Errorf("%w: the daemon is stopping", sandbox.ErrUnreachable)
+	}
+	return sandbox.Errorf(sandbox.CodeInvalid, "the command couldn't be started: %s", e.Message)
 }
 
 // frame gives the next frame; the payload is valid until the next call.

@@ -40,8 +40,9 @@ func Fixed(e sandbox.Endpoint) Resolver {
 type Conn struct {
 	resolve Resolver
 	client  *http.Client
-	dir     string // of a sandbox with a foreign execd, for what is ours
-	session string // path of the isolated session that requests go to; "": none
+	apart   *http.Client // see apart
+	dir     string       // of a sandbox with a foreign execd, for what is ours
+	session string       // path of the isolated session that requests go to; "": none
 	stall   time.Duration
 	silence time.Duration // how long a daemon that is watched may say nothing; 0: watchSilence
 
@@ -55,10 +56,11 @@ type Conn struct {
 // Conns of the process share; another client must have no Timeout, must not
 // follow redirects and must speak HTTP/1.1.
 func Dial(resolve Resolver, client *http.Client) *Conn {
+	lone := client
 	if client == nil {
-		client = shared
+		client, lone = shared, apart
 	}
-	return &Conn{resolve: resolve, client: client, dir: foreignDir, stall: foreignStall}
+	return &Conn{resolve: resolve, client: client, apart: lone, dir: foreignDir, stall: foreignStall}
 }
 
 // shared never follows a redirect, since a sandbox's answer must not be able to
@@ -80,6 +82,17 @@ var shared = &http.Client{
 		ReadBufferSize:        64 << 10,
 	},
 }
+
+// apart gives each request a connection of its own: when one that was kept is
+// lost, the transport sends a request without a body again by itself, and an
+// attachment must not start a process twice. It waits for an answer as long as
+// the context lasts: a foreign execd says nothing of a run in an isolated
+// session before the run itself does.
+var apart = func() *http.Client {
+	t := shared.Transport.(*http.Transport).Clone()
+	t.DisableKeepAlives, t.ResponseHeaderTimeout = true, 0
+	return &http.Client{CheckRedirect: shared.CheckRedirect, Transport: t}
+}()
 
 // address gives the endpoint, asking the resolver when it isn't known.
 func (c *Conn) address(ctx context.Context) (sandbox.Endpoint, error) {
@@ -145,6 +158,7 @@ type request struct {
 	header http.Header
 	body   func() (io.Reader, error) // nil: no body. Called again for a second attempt
 	once   bool                      // the body can't be read twice: no second attempt
+	apart  bool                      // over a connection of its own, see apart
 }
 
 // do sends a request and gives the response, whose status is below 300. The
@@ -197,7 +211,11 @@ func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*htt
 	}
 	maps.Copy(header, r.header)
 	req.Header = header
-	resp, err := c.client.Do(req)
+	client := c.client
+	if r.apart {
+		client = c.apart
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {

@@ -5,10 +5,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -298,5 +301,66 @@ func TestFindAccount(t *testing.T) {
 	}
 	if got := findAccount("an", users, groups); got != nil {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Why a command that waited for its turn wasn't run is told as if it hadn't
+// waited.
+func TestFailedStart(t *testing.T) {
+	for code, want := range map[string]error{
+		wire.CodeSessionNotFound: sandbox.ErrIsolatedSessionNotFound,
+		wire.CodeTooMany:         sandbox.Errorf(sandbox.CodeCapacity, "no"),
+		wire.CodeStopping:        sandbox.ErrUnreachable,
+		wire.CodeStartFailed:     sandbox.Errorf(sandbox.CodeInvalid, "no"),
+	} {
+		body, err := json.Marshal(wire.Error{Code: code, Message: "no"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame := make([]byte, wire.FrameHeaderSize)
+		wire.PutFrameHeader(frame, wire.FrameFailed, len(body))
+		o := outputReader{r: bufio.NewReader(bytes.NewReader(append(frame, body...)))}
+		if _, err := o.read(nil, nil); !errors.Is(err, want) && (sandbox.CodeOf(err) != sandbox.CodeOf(want) || sandbox.CodeOf(want) == "") {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+}
+
+// A foreign execd answers a run in an isolated session with nothing, not even
+// headers, before the run says something. That is no sign that it is lost.
+func TestForeignIsolatedRunThatIsQuiet(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/version":
+			http.NotFound(w, r)
+		case strings.HasSuffix(r.URL.Path, "/run"):
+			select {
+			case <-time.After(300 * time.Millisecond): // longer than others may take
+			case <-r.Context().Done():
+			}
+			_, _ = io.WriteString(w, `{"type":"execution_complete","timestamp":1}`+"\n\n")
+		default:
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, `{"session_id":"1"}`)
+		}
+	}))
+	defer s.Close()
+	defer CloseIdleConnections()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Dial(Fixed(sandbox.Endpoint{URL: u}), nil)
+	i := Isolated(func(context.Context, string) (*Conn, error) { return c, nil })
+	session, err := i.OpenIsolatedSession(t.Context(), "s", sandbox.IsolatedSessionSpec{Workspace: "/w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	impatient := shared.Transport.(*http.Transport).Clone()
+	impatient.ResponseHeaderTimeout = 50 * time.Millisecond
+	defer impatient.CloseIdleConnections()
+	c.client = &http.Client{Transport: impatient}
+	if r, err := session.Commands().Run(t.Context(), sandbox.Command{Line: "sleep 100"}); err != nil || r.ExitCode != 0 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -395,7 +395,7 @@ func newIsolated(c *Conn, ours bool, id, workspace string) *isolatedSession {
 	s := &isolatedSession{isolatedCommands: isolatedCommands{c, ours, id}, workspace: workspace}
 	c.mu.Lock()
 	s.inside = &Conn{
-		resolve: c.resolve, client: c.client, dir: c.dir, stall: c.stall,
+		resolve: c.resolve, client: c.client, apart: c.apart, dir: c.dir, stall: c.stall,
 		endpoint: c.endpoint, features: c.features, foreign: c.foreign,
 	}
 	c.mu.Unlock()

@@ -42,7 +42,7 @@ func (k isolatedCommands) foreign(ctx context.Context, c sandbox.Command, timeou
 	}
 	begun := time.Now()
 	resp, err := k.c.do(run, request{
-		method: http.MethodPost, path: k.path(), body: bytesBody(body), header: http.Header{"Content-Type": {"application/json"}},
+		method: http.MethodPost, path: k.path(), body: bytesBody(body), header: http.Header{"Content-Type": {"application/json"}}, apart: true,
 	})
 	late := func() bool { return timeout > 0 && time.Since(begun) >= end }
 	if err != nil {

@@ -38,7 +38,7 @@ func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, 
 	}
 	//nolint:bodyclose // Dial has read the body and replaced it by what it read
 	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
-		HTTPClient:      c.client,
+		HTTPClient:      c.apart,
 		HTTPHeader:      header,
 		Subprotocols:    protocols,
 		CompressionMode: websocket.CompressionDisabled,
