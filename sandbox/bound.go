@@ -249,6 +249,7 @@ func (b *Bound) Create(ctx context.Context, spec CreateSpec) (Handle, error) {
 	if err == nil {
 		return b.hide(h), nil
 	}
+	letGo(h)
 	if !ValidID(id) {
 		return nil, err
 	}
@@ -305,6 +306,7 @@ func (b *Bound) Connect(ctx context.Context, sandboxID string) (Handle, error) {
 		err = Errorf(CodeUnavailable, "the backend %s was asked for sandbox %s and gave another", b.name, sandboxID)
 	}
 	if err != nil {
+		letGo(h)
 		return nil, err
 	}
 	return b.hide(h), nil
@@ -332,25 +334,39 @@ type noProcesses struct {
 
 func (n noProcesses) Processes() Processes { return UnsupportedProcesses(n.name) }
 
-// check holds a handle to the contract and gives its id.
+// check holds a handle to the contract and gives its id, also with an error,
+// where it has one.
 func (b *Bound) check(h Handle) (id string, err error) {
 	if isNil(h) {
 		return "", Errorf(CodeUnavailable, "the backend %s gave no handle", b.name)
 	}
-	return safely(func() (string, error) {
-		id := h.SandboxID()
-		switch {
-		case !ValidID(id):
-			return "", Errorf(CodeUnavailable, "the backend %s gave a sandbox without a usable id", b.name)
-		case isNil(h.Files()) || isNil(h.Commands()):
-			return id, Errorf(CodeUnavailable, "the backend %s gave a sandbox without Files or Commands", b.name)
-		case isNil(h.Processes()):
-			return id, Errorf(CodeUnavailable, "the backend %s gave a sandbox whose Processes is nil; without long-lived processes it is UnsupportedProcesses", b.name)
-		case b.Caps.ProcessSessions && IsUnsupportedProcesses(h.Processes()):
-			return id, Errorf(CodeInvalid, "the backend %s declares ProcessSessions, but its sandbox has no Processes", b.name)
-		}
-		return id, nil
-	})
+	if id, err = safely(func() (string, error) { return h.SandboxID(), nil }); err != nil || !ValidID(id) {
+		return "", Errorf(CodeUnavailable, "the backend %s gave a sandbox without a usable id", b.name)
+	}
+	_, err = safely(func() (struct{}, error) { return struct{}{}, b.checkFaces(h) })
+	if err != nil && CodeOf(err) == "" {
+		err = Errorf(CodeUnavailable, "the backend %s gave a sandbox that can't be used: %w", b.name, err)
+	}
+	return id, err
+}
+
+// letGo closes a handle that isn't passed on, where that can be done.
+func letGo(h Handle) {
+	if c, ok := h.(io.Closer); ok && !isNil(h) {
+		_, _ = safely(func() (struct{}, error) { return struct{}{}, c.Close() }) // nothing depends on it
+	}
+}
+
+func (b *Bound) checkFaces(h Handle) error {
+	switch {
+	case isNil(h.Files()) || isNil(h.Commands()):
+		return Errorf(CodeUnavailable, "the backend %s gave a sandbox without Files or Commands", b.name)
+	case isNil(h.Processes()):
+		return Errorf(CodeUnavailable, "the backend %s gave a sandbox whose Processes is nil; without long-lived processes it is UnsupportedProcesses", b.name)
+	case b.Caps.ProcessSessions && IsUnsupportedProcesses(h.Processes()):
+		return Errorf(CodeInvalid, "the backend %s declares ProcessSessions, but its sandbox has no Processes", b.name)
+	}
+	return nil
 }
 
 // Probe is Provider.Probe in its normal form.

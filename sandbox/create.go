@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // CreateSpec describes a sandbox to create, in no backend's words.
@@ -76,7 +77,8 @@ const (
 )
 
 // Validate names the first bad field in an error of code
-// SANDBOX_CONFIG_INVALID. It shows no value of Env, Vault or DeathCallbackURL.
+// SANDBOX_CONFIG_INVALID. Text has to be UTF-8, since it travels as JSON, which
+// would change anything else. It shows no value of Env, Vault or DeathCallbackURL.
 func (s CreateSpec) Validate() error {
 	bad := func(field, format string, args ...any) error {
 		return Errorf(CodeInvalid, "%s: %s", field, fmt.Sprintf(format, args...))
@@ -87,8 +89,8 @@ func (s CreateSpec) Validate() error {
 		switch {
 		case strings.TrimSpace(id.value) == "":
 			return bad(id.field, "is empty")
-		case hasControl(id.value) || len(id.value) > 1024:
-			return bad(id.field, "has control characters or more than 1024 bytes")
+		case hasControl(id.value) || !utf8.ValidString(id.value) || len(id.value) > 1024:
+			return bad(id.field, "has control characters, isn't UTF-8 or has more than 1024 bytes")
 		}
 	}
 	switch {
@@ -98,8 +100,8 @@ func (s CreateSpec) Validate() error {
 		return bad("Entrypoint", "is an empty list; nil means the provider's normal one")
 	case len(s.Entrypoint) > 0 && s.Entrypoint[0] == "":
 		return bad("Entrypoint", "names no program")
-	case slices.ContainsFunc(s.Entrypoint, func(a string) bool { return strings.ContainsRune(a, 0) }):
-		return bad("Entrypoint", "holds a NUL")
+	case slices.ContainsFunc(s.Entrypoint, func(a string) bool { return strings.ContainsRune(a, 0) || !utf8.ValidString(a) }):
+		return bad("Entrypoint", "holds a NUL, or isn't UTF-8")
 	case s.TTL < 0:
 		return bad("TTL", "%v is negative", s.TTL)
 	case s.WaitForPort != 0 && CheckPort(s.WaitForPort) != nil:
@@ -166,6 +168,8 @@ func (s CreateSpec) checkMaps(bad refuseField) error {
 		switch {
 		case k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(s.Env[k], 0):
 			return bad("Env", "%q is not the name and value of a variable", shorten(k, 100))
+		case !utf8.ValidString(k) || !utf8.ValidString(s.Env[k]):
+			return bad("Env", "%q or its value isn't UTF-8", shorten(k, 100))
 		case len(k)+len(s.Env[k]) > maxSpecText:
 			return bad("Env", "%q is longer than %d bytes", shorten(k, 100), maxSpecText)
 		}
@@ -176,6 +180,8 @@ func (s CreateSpec) checkMaps(bad refuseField) error {
 			return bad("Metadata", "%s is set by AstraBox and can't be given", k)
 		case strings.TrimSpace(k) == "" || s.Metadata[k] == "":
 			return bad("Metadata", "%q has no name or no value", shorten(k, 100))
+		case !utf8.ValidString(k) || !utf8.ValidString(s.Metadata[k]):
+			return bad("Metadata", "%q or its value isn't UTF-8", shorten(k, 100))
 		case hasControl(k) || hasControl(s.Metadata[k]) || len(k)+len(s.Metadata[k]) > maxSpecText:
 			return bad("Metadata", "%q has control characters or is too long", shorten(k, 100))
 		}
@@ -201,8 +207,8 @@ func (s CreateSpec) checkMounts(bad refuseField) error {
 		if strings.Trim(m.Path, "/") == "" {
 			return bad("WorkspaceMounts", "nothing can be mounted over the root")
 		}
-		if m.Source == "" || strings.ContainsRune(m.Source, 0) {
-			return bad("WorkspaceMounts", "%s has no source", m.Path)
+		if m.Source == "" || strings.ContainsRune(m.Source, 0) || !utf8.ValidString(m.Source) {
+			return bad("WorkspaceMounts", "%s has no source, or one with a NUL or what isn't UTF-8", m.Path)
 		}
 		if slices.ContainsFunc(s.WorkspaceMounts[:i], func(o Mount) bool { return o.Path == m.Path }) {
 			return bad("WorkspaceMounts", "%s is there twice", m.Path)
@@ -213,6 +219,9 @@ func (s CreateSpec) checkMounts(bad refuseField) error {
 
 // badDir says why a path can't be one of a spec; empty: it can.
 func badDir(p string) string {
+	if !utf8.ValidString(p) {
+		return "isn't UTF-8"
+	}
 	if CheckPath("", p) != nil {
 		return "is not absolute, or too long"
 	}

@@ -53,9 +53,10 @@ func (b *bare) Capabilities() sandbox.Capabilities { return b.caps }
 // each of their operations.
 type full struct {
 	bare
-	fail   func()
-	asked  []string // ids that an operation was asked for
-	closed int
+	fail    func()
+	asked   []string // ids that an operation was asked for
+	closed  int
+	session sandbox.IsolatedSession // the answer of Open and Connect
 }
 
 func (f *full) ask(id string) {
@@ -133,12 +134,12 @@ func (f *full) PrepareIsolatedWorkspace(_ context.Context, id, _ string, _, _ ui
 
 func (f *full) OpenIsolatedSession(_ context.Context, id string, _ sandbox.IsolatedSessionSpec) (sandbox.IsolatedSession, error) {
 	f.ask(id)
-	return nil, nil
+	return f.session, nil
 }
 
 func (f *full) ConnectIsolatedSession(_ context.Context, id, _ string) (sandbox.IsolatedSession, error) {
 	f.ask(id)
-	return nil, nil
+	return f.session, nil
 }
 
 func (f *full) RunInIsolatedSession(_ context.Context, id, _ string, _ sandbox.Command) (sandbox.CommandResult, error) {
@@ -211,6 +212,11 @@ func (h *doubleHandle) Endpoint(context.Context, int) (sandbox.Endpoint, error) 
 func (h *doubleHandle) SignedEndpoint(_ context.Context, port int, _ time.Time) (sandbox.Endpoint, error) {
 	return h.signed(port)
 }
+
+// doubleSession is an isolated session with the faces of a handle.
+type doubleSession struct{ *doubleHandle }
+
+func (s doubleSession) SessionID() string { return s.id }
 
 // someFiles is there and does nothing.
 type someFiles struct{ sandbox.Files }

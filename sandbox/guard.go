@@ -181,6 +181,7 @@ func (g guardPool) AcquireFromClientPool(ctx context.Context, s PoolSpec) (Handl
 		return nil, err
 	}
 	if id, err := g.b.check(h); err != nil {
+		letGo(h)
 		e := Errorf(CodePoolUnavailable, "the pool gave a member that can't be used: %w", err)
 		e.SandboxID = id
 		return nil, e
@@ -298,7 +299,10 @@ func (g guardIsolated) OpenIsolatedSession(ctx context.Context, id string, s Iso
 func (g guardIsolated) ConnectIsolatedSession(ctx context.Context, id, session string) (IsolatedSession, error) {
 	return guarded(id, func() (IsolatedSession, error) {
 		v, err := g.to.ConnectIsolatedSession(ctx, id, session)
-		return g.session(v, err)
+		if v, err = g.session(v, err); err == nil && v.SessionID() != session {
+			return nil, Errorf(CodeUnavailable, "the backend %s was asked for an isolated session and gave another", g.name)
+		}
+		return v, err
 	})
 }
 
@@ -309,6 +313,8 @@ func (g guardIsolated) session(v IsolatedSession, err error) (IsolatedSession, e
 		return nil, err
 	case isNil(v) || v.SessionID() == "":
 		return nil, Errorf(CodeUnavailable, "the backend %s gave an isolated session without an id", g.name)
+	case isNil(v.Files()) || isNil(v.Commands()) || isNil(v.Processes()):
+		return nil, Errorf(CodeUnavailable, "the backend %s gave an isolated session without Files, Commands or Processes", g.name)
 	}
 	return v, nil
 }

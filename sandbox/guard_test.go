@@ -190,6 +190,33 @@ func TestLies(t *testing.T) {
 	}
 }
 
+func TestIsolatedSessionsAreHeldToTheContract(t *testing.T) {
+	faceless := goodHandle("s")
+	faceless.processes = nil
+	for name, tt := range map[string]struct {
+		session         sandbox.IsolatedSession
+		open, connected bool
+	}{
+		"good":        {doubleSession{goodHandle("s")}, true, true},
+		"another":     {doubleSession{goodHandle("t")}, true, false},
+		"none":        {nil, false, false},
+		"without id":  {doubleSession{goodHandle("")}, false, false},
+		"a face less": {doubleSession{faceless}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := boundFull(t, &full{session: tt.session})
+			s, err := b.Isolated.OpenIsolatedSession(t.Context(), "a", sandbox.IsolatedSessionSpec{Workspace: "/w"})
+			if (s != nil) != tt.open || !tt.open && sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+				t.Errorf("open: %v, %v", s, err)
+			}
+			s, err = b.Isolated.ConnectIsolatedSession(t.Context(), "a", "s")
+			if (s != nil) != tt.connected || !tt.connected && sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+				t.Errorf("connect: %v, %v", s, err)
+			}
+		})
+	}
+}
+
 func TestPoolMemberIsHeldToTheContract(t *testing.T) {
 	f := &poolOf{h: &doubleHandle{id: "a"}}
 	f.caps = everything()

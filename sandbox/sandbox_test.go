@@ -113,6 +113,13 @@ func TestCreateSpecValidate(t *testing.T) {
 		{"DeathCallbackURL", func(s *sandbox.CreateSpec) { s.DeathCallbackURL = "ftp://h/hunter2" }},
 		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"A=B": "c"} }},
 		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{sandbox.KeySessionID: "x"} }},
+		{"Image", func(s *sandbox.CreateSpec) { s.Image = "a\xff" }},
+		{"Entrypoint", func(s *sandbox.CreateSpec) { s.Entrypoint = []string{"sh", "\xff"} }},
+		{"Dir", func(s *sandbox.CreateSpec) { s.Dir = "/\xff" }},
+		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"A": "\xff"} }},
+		{"Env", func(s *sandbox.CreateSpec) { s.Env = map[string]string{"\xff": "a"} }},
+		{"Metadata", func(s *sandbox.CreateSpec) { s.Metadata = map[string]string{"a": "\xff"} }},
+		{"WorkspaceMounts", func(s *sandbox.CreateSpec) { s.WorkspaceMounts = []sandbox.Mount{{Source: "\xff", Path: "/w"}} }},
 	}
 	for _, tt := range tests {
 		s := good
