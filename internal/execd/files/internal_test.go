@@ -6,6 +6,8 @@ import (
 	"hash/maphash"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 
@@ -194,5 +196,38 @@ func TestUploadWithAName(t *testing.T) {
 	check("f g ")
 	if st, err := os.Stat(dir + "/f"); err != nil || st.Mode() != 0o600 {
 		t.Errorf("mode %v, %v", st.Mode(), err)
+	}
+}
+
+// While bits and owner change, nobody gets to a file who may neither before nor
+// after: the group that it gets doesn't have the bits that it had.
+func TestChangeIsNeverWider(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	must(t, err)
+	defer f.Close()
+	fd := int(f.Fd())
+	closed, open := owned{0o600, 1000, 1000}, owned{0o660, 0, 0}
+	must(t, open.give(fd))
+	var done atomic.Bool
+	var wider atomic.Uint32
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for !done.Load() {
+				var st unix.Stat_t
+				if unix.Fstat(fd, &st) == nil && st.Gid == closed.gid && st.Mode&0o060 != 0 {
+					wider.Store(st.Mode)
+				}
+			}
+		})
+	}
+	for range 3000 {
+		must(t, closed.give(fd))
+		must(t, open.give(fd))
+	}
+	done.Store(true)
+	wg.Wait()
+	if mode := wider.Load(); mode != 0 {
+		t.Errorf("the new group had %o for a moment", mode&0o7777)
 	}
 }

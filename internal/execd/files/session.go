@@ -24,6 +24,7 @@ const (
 	maxSessions     = 64
 	maxSessionBytes = 256 << 30 // of all sessions together, as they were announced
 	sessionIdle     = time.Hour
+	sessionUnused   = time.Minute // of one without a byte, where room is wanted
 )
 
 // sessions are the uploads that may be resumed. They live in the daemon's
@@ -46,6 +47,8 @@ type session struct {
 	hash hash.Hash
 	idle *time.Timer
 
+	began time.Time
+
 	turn   chan struct{} // holds a value while nobody works on the session
 	offset atomic.Int64
 	done   atomic.Pointer[wire.Entry] // after the finish; u is gone then
@@ -55,12 +58,19 @@ type session struct {
 	interrupt func() // ends the request that works on it
 }
 
-// add registers a session, or says which limit it meets.
+// add registers a session, or says which limit it meets. For want of room it
+// forgets what is finished, and what nobody has sent a byte of for some time:
+// a client whose answer was lost begins again and doesn't know of the first.
 func (ss *sessions) add(x *session) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if len(ss.byID) >= maxSessions {
-		ss.evict()
+		ss.evict(1, func(x *session) bool { return x.done.Load() != nil })
+	}
+	if len(ss.byID) >= maxSessions || x.size > maxSessionBytes-ss.bytes {
+		ss.evict(maxSessions, func(x *session) bool {
+			return x.done.Load() == nil && x.offset.Load() == 0 && time.Since(x.began) > sessionUnused
+		})
 	}
 	switch {
 	case len(ss.byID) >= maxSessions:
@@ -76,22 +86,33 @@ func (ss *sessions) add(x *session) error {
 	return nil
 }
 
-// evict forgets one that is finished.
-func (ss *sessions) evict() {
+// evict forgets up to n sessions that nobody works on just now.
+func (ss *sessions) evict(n int, which func(*session) bool) {
 	for id, x := range ss.byID {
+		if n == 0 {
+			return
+		}
 		select {
 		case <-x.turn:
-			if x.done.Load() == nil {
-				x.turn <- struct{}{}
-				continue
+			if which(x) {
+				x.closed = true
+				x.idle.Stop()
+				delete(ss.byID, id)
+				ss.release(x)
+				n--
 			}
-			x.closed = true
-			x.idle.Stop()
-			delete(ss.byID, id)
 			x.turn <- struct{}{}
-			return
 		default:
 		}
+	}
+}
+
+// release lets go of what a session holds, once.
+func (ss *sessions) release(x *session) {
+	if x.u != nil {
+		x.u.abort()
+		x.u = nil
+		ss.bytes -= x.size
 	}
 }
 
@@ -99,11 +120,7 @@ func (ss *sessions) evict() {
 func (ss *sessions) free(x *session, forget bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if x.u != nil {
-		x.u.abort()
-		x.u = nil
-		ss.bytes -= x.size
-	}
+	ss.release(x)
 	if forget && ss.byID[x.id] == x {
 		delete(ss.byID, x.id)
 	}
@@ -210,7 +227,7 @@ func (s *service) startUpload(w http.ResponseWriter, r *http.Request) error {
 		u.abort()
 		return unix.ENOSPC
 	}
-	x := &session{id: rand.Text(), path: path, in: in.Scope, size: in.Size, sum: strings.ToLower(in.SHA256), u: u, hash: sha256.New(), turn: make(chan struct{}, 1)}
+	x := &session{id: rand.Text(), path: path, in: in.Scope, size: in.Size, sum: strings.ToLower(in.SHA256), u: u, hash: sha256.New(), began: time.Now(), turn: make(chan struct{}, 1)}
 	x.turn <- struct{}{}
 	x.idle = time.AfterFunc(sessionIdle, func() {
 		select {

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -58,4 +59,46 @@ func TestUploadExpires(t *testing.T) {
 			t.Errorf("there is %v, %v", list, err)
 		}
 	})
+}
+
+// Uploads that were begun and never gone on with, such as those whose answer was
+// lost, keep nobody from beginning others.
+func TestUnusedUploadsGiveWay(t *testing.T) {
+	for name, size := range map[string]int64{"in number": 10, "in size": maxSessionBytes / maxSessions} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &sessions{}
+				add := func() (*session, error) {
+					x := &session{id: rand.Text(), size: size, u: &upload{at: &place{dir: -1}}, began: time.Now(), turn: make(chan struct{}, 1), idle: time.NewTimer(time.Hour)}
+					x.turn <- struct{}{}
+					return x, s.add(x)
+				}
+				busy, err := add()
+				must(t, err)
+				begun, err := add()
+				must(t, err)
+				begun.offset.Store(1)
+				finished, err := add()
+				must(t, err)
+				finished.done.Store(&wire.Entry{})
+				s.free(finished, false)
+				for i := range maxSessions - 3 + 1 {
+					if _, err := add(); err != nil && (size == 10 || i < maxSessions-3) {
+						t.Fatal(i, err)
+					}
+				}
+				<-busy.turn // a request works on it
+				if x, err := add(); err == nil {
+					t.Fatalf("%d uploads: %+v", len(s.byID), x)
+				}
+				time.Sleep(sessionUnused + time.Second)
+				if _, err := add(); err != nil {
+					t.Error(err)
+				}
+				if len(s.byID) != 3 || s.byID[busy.id] == nil || s.byID[begun.id] == nil || s.bytes != 3*size {
+					t.Errorf("%d uploads with %d bytes are left", len(s.byID), s.bytes)
+				}
+			})
+		})
+	}
 }
