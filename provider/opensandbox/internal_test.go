@@ -153,3 +153,41 @@ func TestCreateWithoutAnAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A create that is given up while its sandbox comes up destroys it.
+func TestCreateGivenUpLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := New(sandbox.Host{Getenv: func(k string) string {
+			return map[string]string{settingBaseURL: "http://127.0.0.1/v1"}[k]
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		destroyed := false
+		p.api.http.Transport = roundTripper(func(r *http.Request) (int, string) {
+			switch {
+			case r.Context().Err() != nil:
+				t.Errorf("%s %s was sent for a context that has ended", r.Method, r.URL.Path)
+			case r.Method == http.MethodPost:
+				return 201, `{"id":"s","status":{"state":"Pending"}}`
+			case r.Method == http.MethodDelete:
+				destroyed = true
+				return 204, ""
+			case r.URL.Path == "/v1/sandboxes":
+				return 200, `{"items":[],"pagination":{}}`
+			case !destroyed:
+				return 200, `{"id":"s","status":{"state":"Pending"}}`
+			}
+			return 404, `{"code":"NOT_FOUND","message":"no such sandbox"}`
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err = p.Create(ctx, sandbox.CreateSpec{
+			InstallationID: "i", OwnerID: "o", AssignmentID: "a", Image: "x", TTL: time.Hour,
+			ResourceLimits: map[string]string{"cpu": "1"}, ResourceRequests: map[string]string{"cpu": "1"},
+		})
+		if !errors.Is(err, context.DeadlineExceeded) || sandbox.CodeOf(err) == sandbox.CodeCleanupUnconfirmed || !destroyed {
+			t.Errorf("%v, destroyed %v", err, destroyed)
+		}
+	})
+}
