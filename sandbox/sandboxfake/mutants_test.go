@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +51,9 @@ func TestEveryClauseHasAMutant(t *testing.T) {
 		ids = append(ids, c.ID)
 	}
 	for _, c := range conform.LifecycleContract() {
+		ids = append(ids, c.ID)
+	}
+	for _, c := range slices.Concat(conform.DataContract(), conform.ProcessesContract()) {
 		ids = append(ids, c.ID)
 	}
 	for _, id := range ids {
