@@ -225,6 +225,10 @@ func TestCreateRefusals(t *testing.T) {
 		"memory of words":       {body(limits("memory", "lots")), 400, "INVALID_REQUEST"},
 		"gpu":                   {body(limits("gpu", "1")), 400, "INVALID_REQUEST"},
 		"env name":              {body(set("env", map[string]any{"A=B": "c"})), 400, "INVALID_REQUEST"},
+		"no grace":              {body(set("env", map[string]any{"EXECD_API_GRACE_SHUTDOWN": "-1s"})), 400, "INVALID_REQUEST"},
+		"no capacity":           {body(set("env", map[string]any{"EXECD_OPERATION_CAPACITY": "x"})), 400, "INVALID_REQUEST"},
+		"template":              {body(set("templateId", "t"), set("image", nil)), 501, "TEMPLATES_NOT_SUPPORTED"},
+		"hooks":                 {body(set("lifecycle", map[string]any{"preStart": map[string]any{"command": []string{"x"}}})), 501, "LIFECYCLE_HOOKS_NOT_SUPPORTED"},
 		"env NUL":               {body(set("env", map[string]any{"A": "\x00"})), 400, "INVALID_REQUEST"},
 		"metadata value":        {body(set("metadata", map[string]any{"a": "b c"})), 400, "INVALID_REQUEST"},
 		"reserved metadata":     {body(set("metadata", map[string]any{"opensandbox.io/a": "b"})), 400, "INVALID_REQUEST"},
@@ -247,7 +251,7 @@ func TestCreateRefusals(t *testing.T) {
 		t.Errorf("refused creates made %d sandboxes", n)
 	}
 	// The policy that holds anyway may be asked for, and unknown extensions and fields are passed over.
-	s := h.create(set("networkPolicy", map[string]any{"defaultAction": "deny"}), set("extensions", map[string]any{"x.y": "z"}), set("fieldOfTheFuture", 1))
+	s := h.create(set("networkPolicy", map[string]any{"defaultAction": "deny"}), set("lifecycle", nil), set("env", map[string]any{"EXECD_API_GRACE_SHUTDOWN": "5s"}), set("extensions", map[string]any{"x.y": "z"}), set("fieldOfTheFuture", 1))
 	if s.Extensions["x.y"] != "z" {
 		t.Errorf("extensions %v", s.Extensions)
 	}
@@ -331,7 +335,10 @@ func TestPaths(t *testing.T) {
 		"/v1/sandboxes/" + s.ID + "/endpoints/44772?expires=1999999999":    {501, "SIGNED_ENDPOINTS_NOT_SUPPORTED"},
 		"/v1/sandboxes/" + s.ID + "/endpoints/44772?use_server_proxy=what": {400, "INVALID_REQUEST"},
 		"/v1/sandboxes/" + s.ID + "/endpoints/44772?use_server_proxy=true&expires=1999999999": {400, "INVALID_REQUEST"},
-		"/v1/snapshots": {501, "NOT_IMPLEMENTED"},
+		"/v1/snapshots":   {501, "NOT_IMPLEMENTED"},
+		"/v1/templates":   {501, "NOT_IMPLEMENTED"},
+		"/v1/templates/x": {501, "NOT_IMPLEMENTED"},
+		"/v1/sandboxes/" + s.ID + "/networkpolicy":    {501, "NOT_IMPLEMENTED"},
 		"/v1/sandboxes/" + s.ID + "/diagnostics/logs": {501, "NOT_IMPLEMENTED"},
 	} {
 		t.Run(path, func(t *testing.T) { h.request("GET", path, nil).want(want.status, want.code) })

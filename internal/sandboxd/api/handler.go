@@ -95,6 +95,14 @@ var routes = []route{
 	at("GET", "snapshots", missing("snapshots")),
 	at("GET", "snapshots/{id}", missing("snapshots")),
 	at("DELETE", "snapshots/{id}", missing("snapshots")),
+	at("POST", "templates", missing("templates")),
+	at("GET", "templates", missing("templates")),
+	at("GET", "templates/{id}", missing("templates")),
+	at("DELETE", "templates/{id}", missing("templates")),
+	at("GET", "sandboxes/{id}/networkpolicy", missing("network policy but that which denies everything")),
+	at("PUT", "sandboxes/{id}/networkpolicy", missing("network policy but that which denies everything")),
+	at("PATCH", "sandboxes/{id}/networkpolicy", missing("network policy but that which denies everything")),
+	at("DELETE", "sandboxes/{id}/networkpolicy", missing("network policy but that which denies everything")),
 	at("GET", "sandboxes/{id}/diagnostics/{scope}", missing("diagnostics")),
 }
 

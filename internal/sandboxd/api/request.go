@@ -70,6 +70,9 @@ func request(b wire.CreateRequest, key string) (lifecycle.Request, error) {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return q, invalid("env: %q is not the name and value of a variable", k)
 		}
+		if !daemonTakes(k, v) {
+			return q, invalid("env: %q is a setting of the daemon in the sandbox, which doesn't start with this value", k)
+		}
 	}
 	if b.Timeout != nil {
 		// Compared as seconds: a large number must not wrap around.
@@ -109,12 +112,30 @@ func request(b wire.CreateRequest, key string) (lifecycle.Request, error) {
 	return q, nil
 }
 
+// daemonTakes reports whether the daemon in the sandbox, which has the variables
+// of the sandbox, starts with one.
+func daemonTakes(name, value string) bool {
+	switch name {
+	case "EXECD_API_GRACE_SHUTDOWN":
+		d, err := time.ParseDuration(value)
+		return value == "" || err == nil && d >= 0
+	case "EXECD_OPERATION_CAPACITY":
+		n, err := strconv.Atoi(value)
+		return value == "" || err == nil && n > 0
+	}
+	return true
+}
+
 // checkFeatures refuses what this service can't do. What it can't do must not
 // be ignored: the client would believe that it holds.
 func checkFeatures(b wire.CreateRequest) error {
 	switch {
 	case b.SnapshotID != "":
 		return unsupported("SNAPSHOTS_NOT_SUPPORTED", "this service has no snapshots")
+	case b.TemplateID != "":
+		return unsupported("TEMPLATES_NOT_SUPPORTED", "this service has no templates")
+	case len(b.Lifecycle) > 0:
+		return unsupported("LIFECYCLE_HOOKS_NOT_SUPPORTED", "this service runs no commands by itself but the entrypoint")
 	case b.CredentialProxy != nil && b.CredentialProxy.Enabled:
 		return unsupported("CREDENTIAL_PROXY_NOT_SUPPORTED", "this service injects no credentials")
 	case len(b.Volumes) > 0:

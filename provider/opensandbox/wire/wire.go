@@ -7,7 +7,10 @@
 // side doesn't know are ignored when read.
 package wire
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // HeaderKey carries the API key on every request.
 const HeaderKey = "OPEN-SANDBOX-API-KEY"
@@ -39,20 +42,22 @@ const (
 // CreateRequest is the body of POST /sandboxes. Parts that say what the
 // bundled service can't do are decoded too, so that it can refuse them.
 type CreateRequest struct {
-	Image            *Image            `json:"image,omitempty"`
-	SnapshotID       string            `json:"snapshotId,omitempty"`
-	Platform         *Platform         `json:"platform,omitempty"`
-	Timeout          *int64            `json:"timeout,omitempty"` // seconds; nil: no scheduled end
-	ResourceLimits   map[string]string `json:"resourceLimits,omitempty"`
-	ResourceRequests map[string]string `json:"resourceRequests,omitempty"`
-	Env              map[string]string `json:"env,omitempty"`
-	Metadata         map[string]string `json:"metadata,omitempty"`
-	Entrypoint       []string          `json:"entrypoint,omitempty"`
-	NetworkPolicy    *NetworkPolicy    `json:"networkPolicy,omitempty"`
-	CredentialProxy  *CredentialProxy  `json:"credentialProxy,omitempty"`
-	SecureAccess     bool              `json:"secureAccess,omitempty"`
-	Volumes          []Volume          `json:"volumes,omitempty"`
-	Extensions       map[string]string `json:"extensions,omitempty"`
+	Image            *Image                     `json:"image,omitempty"`
+	SnapshotID       string                     `json:"snapshotId,omitempty"`
+	TemplateID       string                     `json:"templateId,omitempty"`
+	Platform         *Platform                  `json:"platform,omitempty"`
+	Timeout          *int64                     `json:"timeout,omitempty"` // seconds; nil: no scheduled end
+	ResourceLimits   map[string]string          `json:"resourceLimits,omitempty"`
+	ResourceRequests map[string]string          `json:"resourceRequests,omitempty"`
+	Env              map[string]string          `json:"env,omitempty"`
+	Metadata         map[string]string          `json:"metadata,omitempty"`
+	Entrypoint       []string                   `json:"entrypoint,omitempty"`
+	NetworkPolicy    *NetworkPolicy             `json:"networkPolicy,omitempty"`
+	CredentialProxy  *CredentialProxy           `json:"credentialProxy,omitempty"`
+	SecureAccess     bool                       `json:"secureAccess,omitempty"`
+	Volumes          []Volume                   `json:"volumes,omitempty"`
+	Lifecycle        map[string]json.RawMessage `json:"lifecycle,omitempty"` // commands to run by itself
+	Extensions       map[string]string          `json:"extensions,omitempty"`
 }
 
 // Image names what a sandbox is made from.

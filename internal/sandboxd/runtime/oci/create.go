@@ -185,6 +185,9 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 		return none, err
 	}
 	if err := ping(ctx, addr, door.token); err != nil {
+		if exit := watch.exit(ctx, 100*time.Millisecond); exit.Known && exit.Code <= 128 { // not of a signal
+			return none, entrypointEnded(s, exit.Code)
+		}
 		return none, err
 	}
 	if err := os.WriteFile(filepath.Join(b.run, "up"), nil, 0o600); err != nil {
@@ -192,6 +195,19 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 	}
 	killpoint("up")
 	return runtime.Running{PID: pid, Addr: addr, Token: door.token}, nil
+}
+
+// entrypointEnded says that there is no sandbox whose entrypoint doesn't last
+// until it is made.
+func entrypointEnded(s runtime.Spec, status int) error {
+	why := ""
+	switch status { // execd's own for what it can't start, and a shell's
+	case 126:
+		why = fmt.Sprintf(" (it, or what it ran, can't be executed: %q)", s.Entrypoint[:min(1, len(s.Entrypoint))])
+	case 127:
+		why = fmt.Sprintf(" (the sandbox doesn't have it, or what it ran: %q)", s.Entrypoint[:min(1, len(s.Entrypoint))])
+	}
+	return fmt.Errorf("%w: entrypoint ended with status %d before the sandbox was ready%s", runtime.ErrInvalid, status, why)
 }
 
 // writeIntent makes the run directory of b and notes the link in it before
