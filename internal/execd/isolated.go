@@ -39,7 +39,8 @@ func (s *Server) postIsolated(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusCreated, struct {
 		ID      string    `json:"session_id"`
 		Created time.Time `json:"created_at"`
-	}{o.ID, o.Created})
+		isolated.Request
+	}{o.ID, o.Created, o.Request})
 }
 
 func refuseIsolated(w http.ResponseWriter, err error) {

@@ -27,7 +27,7 @@ from opensandbox.models.filesystem import (
     SetPermissionEntry,
     WriteEntry,
 )
-from opensandbox.models.isolated import CreateIsolatedSessionRequest, IsolatedWorkspaceSpec
+from opensandbox.models.isolated import CreateIsolatedSessionRequest, IsolatedOverlaySpec, IsolatedWorkspaceSpec
 from opensandbox.models.sandboxes import SandboxFilter
 
 BIN = pathlib.Path(__file__).resolve().parent.parent.parent / "bin"
@@ -276,8 +276,25 @@ class Isolation(unittest.TestCase):
         with box.isolation.session(request) as session:
             session.run("export KEPT=yes; echo inside > file")
             self.assertEqual(stdout(session.run('echo "$KEPT"; cat file; touch /usr/outside || echo refused')).splitlines()[-1], "refused")
-            self.assertEqual(session.get().status, "active")
+            background = session.run_background("echo back; exit 3")
+            until("it ends", lambda: not session.run_status(background.run_id).running)
+            self.assertEqual(session.run_status(background.run_id).exit_code, 3)
+            self.assertEqual(session.run_logs(background.run_id).text, "back\n")
+            replaced = session.files.replace_contents_detailed([ContentReplaceEntry(path="file", old_content="in", new_content="out")])
+            self.assertEqual([r.replaced_count for r in replaced], [1])
+            self.assertEqual(box.isolation.attach(session.session_id).files.read_file("file"), "outside\n")
+            self.assertEqual((session.get().status, session.info.workspace.path), ("active", "/root/isolated"))
+        self.assertEqual(stdout(box.isolation.run_once("cat file", workspace="/root/isolated")), "outside")
         self.assertEqual(box.isolation.list(), [])
+
+    def test_refuses_what_it_lacks(self):
+        for lacking in (
+            {"workspace": IsolatedWorkspaceSpec(path="/root", mode="overlay")},
+            {"workspace": IsolatedWorkspaceSpec(path="/root"), "overlays": [IsolatedOverlaySpec(path="/usr")]},
+        ):
+            with self.assertRaises(SandboxApiException) as refused:
+                box.isolation.create(CreateIsolatedSessionRequest(**lacking))
+            self.assertEqual((refused.exception.status_code, refused.exception.error.code), (503, "NOT_SUPPORTED"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 package isolated
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"math"
@@ -40,6 +41,7 @@ type Request struct {
 	Workspace Workspace       `json:"workspace"`
 	Writable  []string        `json:"extra_writable,omitempty"`
 	Binds     []BindRequest   `json:"binds,omitempty"`
+	Overlays  json.RawMessage `json:"overlays,omitempty"`  // what later clients ask for and there isn't
 	ShareNet  *bool           `json:"share_net,omitempty"` // default true
 	Env       *EnvPassthrough `json:"env_passthrough,omitempty"`
 	UID       *uint32         `json:"uid,omitempty"` // default: the daemon's
@@ -125,6 +127,10 @@ func (r *Request) checkWords() error {
 	default:
 		return invalid("workspace.mode is none of rw, ro and overlay")
 	}
+	if o := string(r.Overlays); o != "" && o != "null" && o != "[]" {
+		return refuse(http.StatusServiceUnavailable, CodeUnsupported, "directories that are copies (overlays) aren't supported; use binds")
+	}
+	r.Overlays = nil
 	switch r.UIDMode {
 	case uidSetpriv:
 	case uidUserNS:
