@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -87,5 +89,102 @@ func TestNoIsolatedSessions(t *testing.T) {
 	}
 	if n, err := iso.CountActiveIsolatedSessions(t.Context(), "s"); n != 0 || err != nil {
 		t.Errorf("count: %d, %v", n, err)
+	}
+}
+
+// What an isolated session was writing when the daemon was killed, and the
+// session with it, is gone once the next daemon has started.
+func TestKilledSessionsLeaveNoNames(t *testing.T) {
+	machine.NeedRoot(t)
+	dir, run := filepath.Join(t.TempDir(), "ws"), t.TempDir()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	names := func() (all []string) {
+		all, _ = filepath.Glob(dir + "/.astrabox-*")
+		return all
+	}
+	for kills := range 2 {
+		d := start(t, setup{args: []string{"--reserve-mounts"}, run: run})
+		if left := names(); len(left) > 0 {
+			t.Fatalf("left behind by kill %d: %v", kills, left)
+		}
+		iso := client.Isolated(func(context.Context, string) (*client.Conn, error) { return d.conn, nil })
+		s, err := iso.OpenIsolatedSession(ctx(t), "s", sandbox.IsolatedSessionSpec{Workspace: "/tmp/seen", Source: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for _, name := range []string{"a", "b"} {
+			all.Go(func() {
+				for s.Files().Write(ctx(t), "/tmp/seen/"+name, strings.NewReader(strings.Repeat(name, 5000)), sandbox.WriteOptions{}) == nil {
+				}
+			})
+		}
+		session := sessionOf(t, d.cmd.Process.Pid)
+		stopWhen(t, session, func() bool { return len(names()) > 0 })
+		if err := d.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(session, syscall.SIGKILL); err != nil { // it would still finish the file
+			t.Fatal(err)
+		}
+		_ = d.cmd.Wait() // it was killed
+		all.Wait()
+	}
+	d := start(t, setup{run: run})
+	if left := names(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(run); len(left) > 0 || err != nil {
+		t.Errorf("an orderly end leaves %v, %v", left, err)
+	}
+}
+
+// sessionOf gives the first process of the session that a daemon has.
+func sessionOf(t *testing.T, daemon int) int {
+	t.Helper()
+	all, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, file := range all {
+		b, _ := os.ReadFile(file)
+		if strings.Contains(string(b), fmt.Sprintf("\nPPid:\t%d\n", daemon)) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			return pid
+		}
+	}
+	t.Fatalf("%d has no child", daemon)
+	return 0
+}
+
+// stopWhen stops a process, all of it, at a moment at which holds does.
+func stopWhen(t *testing.T, pid int, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		for stopped := false; !stopped; {
+			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+			stopped = true
+			for _, stat := range threads {
+				b, _ := os.ReadFile(stat)
+				stopped = stopped && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T")
+			}
+			if time.Now().After(end) {
+				t.Fatal("there is no such moment")
+			}
+		}
+		if holds() {
+			return
+		}
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

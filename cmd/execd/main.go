@@ -38,7 +38,7 @@ func main() {
 		fail(err)
 	}
 	notes := files.OpenNotes(unfinished)
-	o.Files = files.New(files.Config{Notes: notes})
+	o.Files, o.Notes = files.New(files.Config{Notes: notes}), notes
 	status := execd.Main(o)
 	notes.Close()
 	os.Exit(status)

@@ -35,8 +35,9 @@ const (
 	// runMain makes the test binary be the program: "main", or "pid1" when it
 	// is the first process of its PID namespace; "rude" leaves it every signal
 	// that can be ignored and blocked so; "noproc" has no /proc
-	// and "nobash" no bash.
+	// and "nobash" no bash; "ownrun" has the directory of runAt as its /run.
 	runMain = "EXECD_TEST_RUN"
+	runAt   = "EXECD_TEST_RUN_AT"
 )
 
 func TestMain(m *testing.M) {
@@ -52,8 +53,8 @@ func TestMain(m *testing.M) {
 	case "rude":
 		fmt.Fprintln(os.Stderr, rude())
 		os.Exit(1)
-	case "noproc", "nobash":
-		if err := map[string]func() error{"noproc": noProc, "nobash": noBash}[how](); err != nil {
+	case "noproc", "nobash", "ownrun":
+		if err := map[string]func() error{"noproc": noProc, "nobash": noBash, "ownrun": ownRun}[how](); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -119,6 +120,14 @@ func ownProc() error {
 	return nil
 }
 
+// ownRun shows a directory of the test at /run.
+func ownRun() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("mount /: %w", err)
+	}
+	return unix.Mount(os.Getenv(runAt), "/run", "", unix.MS_BIND, "")
+}
+
 // daemon is a running program.
 type daemon struct {
 	t    *testing.T
@@ -135,6 +144,7 @@ type setup struct {
 	// noProc has no /proc, foreignProc that of another PID namespace.
 	noProc, foreignProc bool
 	noBash              bool
+	run                 string // a directory to have as /run
 	descriptors         uint64 // that it may have open; 0: as many as the test
 	socket              bool   // it inherits the socket that it listens on
 	dir                 string // it starts in
@@ -166,6 +176,9 @@ func start(t *testing.T, s setup) *daemon {
 	switch {
 	case s.noProc:
 		cmd.Env = append(os.Environ(), runMain+"=noproc")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	case s.run != "":
+		cmd.Env = append(os.Environ(), runMain+"=ownrun", runAt+"="+s.run)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	case s.noBash:
 		cmd.Env = append(os.Environ(), runMain+"=nobash")

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -73,7 +74,9 @@ func newInside(session *isolated.Session, reaper *child.Reaper, log *slog.Logger
 	in := &inside{id: session.ID, uid: session.UID, gid: session.GID, workspace: session.Workspace}
 	in.server, err = New(Config{
 		Version: session.Version, Accounts: account.System, Reaper: reaper, Log: log,
-		Files:  files.New(files.Config{Root: root, UID: session.UID, GID: session.GID}),
+		Files: files.New(files.Config{
+			Root: root, UID: session.UID, GID: session.GID, Notes: files.NotesIn(session.Notes, session.Outside),
+		}),
 		inside: in,
 	})
 	if err != nil {
@@ -102,11 +105,24 @@ func (in *inside) routes() http.Handler {
 	mux.HandleFunc("GET "+isolated.PathActivity, func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, isolated.Activity{Running: s.processes.Active() + s.commands.Active()})
 	})
+	mux.HandleFunc("POST "+isolated.PathStop, in.stop)
 	mux.HandleFunc("POST "+isolated.PathEnd, func(http.ResponseWriter, *http.Request) {
 		s.commands.Kill()
 		in.busy.Wait()
 	})
 	return mux
+}
+
+// stop asks all that runs in the session to end, what runs left in the
+// background too, and answers when nothing is left, or nobody waits any more.
+func (in *inside) stop(_ http.ResponseWriter, r *http.Request) {
+	s := in.server
+	s.commands.Refuse()
+	s.processes.Stop()
+	others := func(sig syscall.Signal) bool { return !errors.Is(syscall.Kill(-1, sig), syscall.ESRCH) }
+	others(syscall.SIGTERM) // once, to each
+	s.processes.HangUp()
+	poll(r.Context(), func() bool { return s.commands.Active() == 0 && s.processes.Active() == 0 && !others(0) })
 }
 
 // own makes a process the session's: of its account, and beginning in the workspace.

@@ -60,6 +60,7 @@ func refuseIsolated(w http.ResponseWriter, err error) {
 type isolatedSummary struct {
 	ID        string    `json:"session_id"`
 	Status    string    `json:"status"`
+	Reason    string    `json:"reason,omitempty"` // of the status dead
 	Created   time.Time `json:"created_at"`
 	LastRun   time.Time `json:"last_run_at"`
 	Remaining *int64    `json:"idle_remaining_seconds"`
@@ -74,7 +75,7 @@ type isolatedState struct {
 func summaryOf(o *isolated.Open) isolatedSummary {
 	sum := isolatedSummary{ID: o.ID, Status: "active", Created: o.Created, LastRun: o.LastRun()}
 	if o.Dead() {
-		sum.Status = "dead"
+		sum.Status, sum.Reason = "dead", o.Reason()
 	} else if left, ok := o.IdleRemaining(); ok {
 		seconds := int64(left / time.Second)
 		sum.Remaining = &seconds

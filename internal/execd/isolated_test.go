@@ -36,11 +36,16 @@ type place struct {
 
 func startIsolated(t testing.TB) place {
 	t.Helper()
+	return startIsolatedWith(t, execd.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Files: files.New(files.Config{})})
+}
+
+func startIsolatedWith(t testing.TB, cfg execd.Config) place {
+	t.Helper()
 	machine.NeedRoot(t)
 	if have, err := confine.Effective(); err != nil || have&confine.Mounting != confine.Mounting {
 		machine.Missing(t, "it needs the capabilities that mounts and namespaces take: %x, %v", have, err)
 	}
-	d := startWith(t, execd.Config{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Files: files.New(files.Config{})})
+	d := startWith(t, cfg)
 	return place{d, client.Isolated(func(context.Context, string) (*client.Conn, error) { return d.conn, nil })}
 }
 

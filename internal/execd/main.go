@@ -17,6 +17,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/confine"
+	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -45,6 +46,8 @@ type Options struct {
 	// Grace is how long everything gets to end by itself after SIGTERM.
 	Grace time.Duration
 	Files http.Handler
+	// Notes are as in Config.
+	Notes *files.Notes
 	// EnvFile and Operations are as in Config.
 	EnvFile    string
 	Operations int
@@ -86,7 +89,7 @@ func Main(o Options) int {
 		}
 	}
 	s, err := New(Config{
-		Token: o.Token, Version: o.Version, Files: o.Files,
+		Token: o.Token, Version: o.Version, Files: o.Files, Notes: o.Notes,
 		Accounts: account.System, Reaper: reaper, Log: o.Log,
 		EnvFile: o.EnvFile, Operations: o.Operations,
 	})

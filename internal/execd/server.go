@@ -49,10 +49,13 @@ type Config struct {
 	Log      *slog.Logger
 	// EnvFile is a file of variables for commands, read anew for each; "": none.
 	EnvFile string
+	// Notes are of the unfinished files of isolated sessions; nil: none.
+	Notes *files.Notes
 	// Operations bounds how many operations are remembered; 0: operation.DefaultCapacity.
 	Operations int
 
-	inside *inside // not nil: the server is that of an isolated session
+	silence time.Duration // of peers; 0: gate.Silence
+	inside  *inside       // not nil: the server is that of an isolated session
 }
 
 // Server answers the requests of one daemon.
@@ -88,6 +91,9 @@ func New(cfg Config) (*Server, error) {
 		commands:  runner,
 		processes: process.NewManager(process.Config{Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log}),
 	}
+	if s.cfg.silence == 0 {
+		s.cfg.silence = gate.Silence
+	}
 	if cfg.Operations == 0 {
 		cfg.Operations = operation.DefaultCapacity
 	}
@@ -101,6 +107,7 @@ func New(cfg Config) (*Server, error) {
 	} else {
 		s.isolated = isolated.NewManager(isolated.Config{
 			Reaper: cfg.Reaper, Accounts: cfg.Accounts, Log: cfg.Log, Version: cfg.Version, MemoryLimit: s.meter.MemoryLimit,
+			Notes: cfg.Notes,
 		})
 	}
 	s.proxy = proxy.New(func() int { return int(s.port.Load()) })
@@ -265,7 +272,7 @@ func (s *Server) Serve(l *net.TCPListener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok {
 		s.port.Store(int64(a.Port))
 	}
-	err := s.http.Serve(gate.New(l, maxConnections))
+	err := s.http.Serve(gate.New(l, maxConnections, s.cfg.silence))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -279,11 +286,13 @@ func (s *Server) Stop() {
 	s.isolated.Stop()
 	s.processes.Stop()
 	s.processes.Signal(syscall.SIGTERM)
+	s.processes.HangUp()
 }
 
 // Quiet waits until nothing runs, or ctx ends.
 func (s *Server) Quiet(ctx context.Context) {
 	poll(ctx, func() bool { return s.commands.Active() == 0 && s.processes.Active() == 0 })
+	s.isolated.Quiet(ctx)
 }
 
 // poll waits until done holds, or ctx ends.

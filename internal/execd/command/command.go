@@ -254,6 +254,13 @@ func (r *Runner) ended(c *child.Child) {
 	r.mu.Unlock()
 }
 
+// Refuse refuses new commands. One that is just being started gets SIGTERM.
+func (r *Runner) Refuse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+}
+
 // Stop refuses new commands and sends SIGTERM to the process groups of those
 // that run.
 func (r *Runner) Stop() {

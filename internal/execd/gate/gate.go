@@ -7,6 +7,13 @@
 // does it wait. So whoever fills the daemon with connections that say nothing
 // (any program in the sandbox can) only loses them again.
 //
+// A peer that vanishes without a word, since its machine or the way to it has
+// gone, is noticed within little more than the silence that [New] is given: its
+// connection is closed. Within five minutes, where it had stopped reading before,
+// since the kernel asks such a peer less and less often. One that is there and
+// doesn't read keeps its connection for as long as it likes. (That is why
+// TCP_USER_TIMEOUT isn't used: the kernel ends those too.)
+//
 // Everything is safe for concurrent use; Accept is for one goroutine.
 package gate
 
@@ -14,7 +21,13 @@ import (
 	"container/list"
 	"net"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// Silence is how long a daemon's peers may be silent when they should speak.
+const Silence = 30 * time.Second
 
 // Listener gives at most so many connections at a time.
 type Listener struct {
@@ -25,12 +38,16 @@ type Listener struct {
 	free      sync.Cond // there may be a place, or a stranger, or the listener is closed
 	taken     int
 	strangers list.List // of *Conn, oldest first
+	all       map[*Conn]struct{}
 	closed    bool
+	watching  *time.Timer // nil: there is no connection
+	silence   time.Duration
 }
 
-// New makes a Listener with so many places.
-func New(l *net.TCPListener, places int) *Listener {
-	g := &Listener{TCPListener: l, places: places}
+// New makes a Listener with so many places, whose peers may be silent for
+// silence, when they should speak, before they are taken to be gone.
+func New(l *net.TCPListener, places int, silence time.Duration) *Listener {
+	g := &Listener{TCPListener: l, places: places, all: map[*Conn]struct{}{}, silence: silence}
 	g.free.L = &g.mu
 	return g
 }
@@ -52,6 +69,10 @@ func (g *Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A connection on which nothing happens: the kernel asks, and ends it.
+	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{ // a failure means that the peer has gone
+		Enable: true, Idle: g.silence / 2, Interval: g.silence / 6, Count: 3,
+	})
 	c := &Conn{TCPConn: tcp, gate: g}
 	if !g.admit(c) {
 		tcp.Close()
@@ -80,6 +101,10 @@ func (g *Listener) admit(c *Conn) bool {
 	}
 	g.taken++
 	c.stranger = g.strangers.PushBack(c)
+	g.all[c] = struct{}{}
+	if g.watching == nil {
+		g.watching = time.AfterFunc(g.silence/6, g.watch)
+	}
 	return true
 }
 
@@ -89,6 +114,11 @@ func (g *Listener) leave(c *Conn) {
 		return
 	}
 	c.gone, c.stranger = true, nil
+	delete(g.all, c)
+	if len(g.all) == 0 {
+		g.watching.Stop()
+		g.watching = nil
+	}
 	g.taken--
 	g.free.Broadcast()
 }
@@ -123,4 +153,38 @@ func (c *Conn) Close() error {
 	g.leave(c)
 	g.mu.Unlock()
 	return c.TCPConn.Close()
+}
+
+// watch ends the connections of peers that have vanished.
+func (g *Listener) watch() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.watching == nil {
+		return // the last connection has just gone
+	}
+	for c := range g.all {
+		if c.vanished(g.silence) {
+			_ = c.SetLinger(0)    // nobody takes what is on its way
+			_ = c.TCPConn.Close() // its server notices
+		}
+	}
+	g.watching.Reset(g.silence / 6)
+}
+
+// vanished reports whether the peer has not said a word for so long, though it
+// was sent something again, or asked several times whether it has room.
+func (c *Conn) vanished(silence time.Duration) (gone bool) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false // it is closed already
+	}
+	_ = raw.Control(func(fd uintptr) { // the same
+		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		asked := i.Unacked > 0 && i.Retransmits > 0 || i.Probes > 1
+		gone = asked && time.Duration(i.Last_ack_recv)*time.Millisecond >= silence
+	})
+	return gone
 }

@@ -9,11 +9,15 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const places = 3
+const (
+	places  = 3
+	silence = 6 * time.Second // the kernel's keep-alive knows whole seconds only
+)
 
 func listen(t *testing.T) *Listener {
 	t.Helper()
@@ -21,7 +25,7 @@ func listen(t *testing.T) *Listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := New(l, places)
+	g := New(l, places, silence)
 	t.Cleanup(func() { g.Close() })
 	return g
 }
@@ -135,5 +139,103 @@ func TestCloseWhileFull(t *testing.T) {
 	}
 	if _, err := io.ReadAll(late); err != nil && !errors.Is(err, io.EOF) {
 		t.Logf("the one who waited: %v", err) // reset or closed, but not left hanging
+	}
+}
+
+// deafen makes the other end of a connection vanish: it takes nothing that is
+// sent to it any more, and so answers nothing, not even the kernel for it.
+func deafen(t *testing.T, c net.Conn) {
+	t.Helper()
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		t.Fatalf("%T", c)
+	}
+	if err := tcp.SetKeepAlive(false); err != nil { // it says nothing by itself either
+		t.Fatal(err)
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	if e := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
+	}); errors.Join(e, err) != nil {
+		t.Fatal(e, err)
+	}
+}
+
+// full waits until all that fits is on its way, has arrived, and isn't read.
+func full(t *testing.T, c *Conn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for asked := false; !asked; {
+		<-tick.C
+		if err := raw.Control(func(fd uintptr) {
+			i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			asked = err == nil && i.Unacked == 0 && i.Notsent_bytes > 0
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A peer that vanishes loses its connection in bounded time, whatever was on its
+// way to it; one that only doesn't read keeps it.
+func TestVanishedPeers(t *testing.T) {
+	for name, c := range map[string]struct {
+		write, vanish, late, kept bool
+	}{
+		"nothing on its way":    {vanish: true},
+		"something on its way":  {vanish: true, write: true},
+		"no room when it went":  {vanish: true, write: true, late: true},
+		"there and quiet":       {kept: true},
+		"there and not reading": {kept: true, write: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := listen(t)
+			theirs, ours := enter(t, g)
+			if c.vanish && !c.late {
+				deafen(t, theirs)
+			}
+			begun := time.Now()
+			ended := make(chan error, 2)
+			if c.write {
+				go func() { // more than fits
+					_, err := ours.Write(make([]byte, 64<<20))
+					ended <- err
+				}()
+			} else {
+				go func() {
+					_, err := ours.Read(make([]byte, 1))
+					ended <- err
+				}()
+			}
+			if c.late {
+				full(t, ours)
+				deafen(t, theirs)
+			}
+			patience := time.NewTimer(3 * silence)
+			defer patience.Stop()
+			select {
+			case err := <-ended:
+				if took := time.Since(begun); c.kept || err == nil || took < silence-time.Second {
+					t.Errorf("it ended after %v: %v", took, err)
+				}
+				ended <- nil
+			case <-patience.C:
+				if !c.kept {
+					t.Error("it is still there")
+				}
+			}
+			ours.Close()
+			<-ended
+		})
 	}
 }

@@ -36,6 +36,7 @@ var asked atomic.Bool
 const (
 	fdControl = 3 // to the daemon
 	fdSetup   = 4 // what to do, as JSON in memory
+	fdNotes   = 5 // of unfinished files, where setup says so
 )
 
 // setup is what the daemon tells the first process.
@@ -45,6 +46,7 @@ type setup struct {
 	UID, GID uint32
 	Loopback bool // the network is the session's own
 	Probe    bool // try, and end
+	Noted    bool // there are notes of unfinished files
 	Version  string
 }
 
@@ -58,10 +60,16 @@ var Caps = confine.CapsOf(unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER
 type Session struct {
 	ID        string
 	UID, GID  uint32
-	Workspace string // as the session sees it
-	Version   string // of the daemon
+	Workspace string   // as the session sees it
+	Version   string   // of the daemon
+	Notes     *os.File // for what is unfinished; nil: it isn't noted
+	view      View
 	control   *net.UnixConn
 }
+
+// Outside gives the path that the sandbox has for a place that the session may
+// write to; "": it is the session's own, and ends with it.
+func (s *Session) Outside(path string) string { return s.view.outside(path) }
 
 // Enter makes this process the first of its session: it takes the view and
 // gives up its privileges. The daemon learns of a failure. After success
@@ -103,6 +111,11 @@ func (s *Session) enter(cgo bool) (probe bool, err error) {
 	}
 	s.ID = in.ID
 	s.UID, s.GID, s.Workspace, s.Version = in.UID, in.GID, in.View.Workspace.Path, in.Version
+	s.view = in.View
+	if in.Noted {
+		unix.CloseOnExec(fdNotes)
+		s.Notes = os.NewFile(fdNotes, "notes")
+	}
 	if in.Loopback {
 		if err := loopback(); err != nil {
 			return false, err

@@ -15,6 +15,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/confine"
+	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -30,6 +31,8 @@ const (
 	// probeTime is how long a "no" stands before it is tried again.
 	probeTime = 10 * time.Second
 	killTime  = 10 * time.Second
+	// flushTime is how long the last answers of sessions that stopped get.
+	flushTime = 100 * time.Millisecond
 	// tmpBytes is the most that /tmp and /dev/shm of a session hold, each; it is
 	// less where the sandbox's memory is limited.
 	tmpBytes    = 256 << 20
@@ -47,6 +50,9 @@ type Config struct {
 	Version  string
 	// MemoryLimit gives the sandbox's memory in bytes; 0 or nil: unknown.
 	MemoryLimit func() int64
+	// Notes are the daemon's own; each session has some beside them, for what it
+	// leaves unfinished when it is killed.
+	Notes *files.Notes
 }
 
 // Manager keeps the sessions of one sandbox. [Manager.Close] ends it.
@@ -54,6 +60,9 @@ type Manager struct {
 	cfg      Config
 	starting chan struct{}
 	wg       sync.WaitGroup // sessions whose first process lives
+	stops    sync.WaitGroup // sessions that were asked to stop and haven't
+	stopping context.Context
+	giveUp   context.CancelFunc // of the question to stop
 
 	mu      sync.Mutex
 	byID    map[string]*Open
@@ -68,7 +77,9 @@ type Manager struct {
 
 // NewManager makes a Manager without sessions.
 func NewManager(cfg Config) *Manager {
-	return &Manager{cfg: cfg, starting: make(chan struct{}, maxStarting), byID: map[string]*Open{}}
+	m := &Manager{cfg: cfg, starting: make(chan struct{}, maxStarting), byID: map[string]*Open{}}
+	m.stopping, m.giveUp = context.WithCancel(context.Background())
+	return m
 }
 
 // Capability says whether sessions can be made here.
@@ -260,16 +271,52 @@ func (m *Manager) expire(o *Open) {
 	}
 }
 
-// Stop refuses new sessions.
+// Stop refuses new sessions, and sends SIGTERM to all that runs in those that
+// there are.
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.stopped {
+		return
+	}
 	m.stopped = true
+	for _, o := range m.order {
+		if !o.Dead() {
+			m.stops.Go(func() { _ = o.ask(m.stopping, http.MethodPost, PathStop, nil) }) // what doesn't stop is killed
+		}
+	}
+}
+
+// Quiet waits, after Stop, until nothing runs in any session, or ctx ends.
+func (m *Manager) Quiet(ctx context.Context) {
+	quiet := make(chan struct{})
+	go func() { // ends with Close at the latest
+		m.stops.Wait()
+		close(quiet)
+	}()
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+		return
+	}
+	// The last answers are on their way. Who is attached to a process stays.
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for slices.ContainsFunc(m.List(), (*Open).busy) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // Close ends all sessions and waits for it, unless ctx ends first.
 func (m *Manager) Close(ctx context.Context) {
 	m.Stop()
+	m.giveUp()
 	var all sync.WaitGroup
 	for _, o := range m.List() {
 		all.Go(func() {
@@ -281,6 +328,7 @@ func (m *Manager) Close(ctx context.Context) {
 	all.Wait()
 	ended := make(chan struct{})
 	go func() {
+		m.stops.Wait()
 		m.wg.Wait()
 		close(ended)
 	}()

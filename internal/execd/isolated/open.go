@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -31,6 +33,7 @@ const (
 // Paths that the first process of a session serves for the daemon itself.
 const (
 	PathActivity = "/activity" // GET: Activity
+	PathStop     = "/stop"     // POST: SIGTERM to all that runs; answers when nothing runs any more
 	PathEnd      = "/end"      // POST: kills what runs, and answers when that was told
 )
 
@@ -48,8 +51,10 @@ type Open struct {
 	m         *Manager
 	child     *child.Child
 	control   *net.UnixConn
+	notes     *files.Notes // of its unfinished files
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
+	over      chan struct{} // closed when nothing of it is left
 
 	mu     sync.Mutex
 	active int // requests that are being served
@@ -66,8 +71,9 @@ func (m *Manager) start(ctx context.Context, s setup, env []string) (*Open, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	o := &Open{m: m}
+	o := &Open{m: m, notes: m.cfg.Notes.ForSession(s.ID), over: make(chan struct{})}
 	if err := o.launch(s, env); err != nil {
+		o.notes.Sweep()
 		return nil, err
 	}
 	err := o.await(ctx)
@@ -77,6 +83,7 @@ func (m *Manager) start(ctx context.Context, s setup, env []string) (*Open, erro
 		}
 		<-o.child.Done()
 		o.control.Close()
+		o.notes.Sweep()
 		return o, err
 	}
 	o.transport = &http.Transport{
@@ -101,6 +108,8 @@ func (m *Manager) start(ctx context.Context, s setup, env []string) (*Open, erro
 
 // launch forks the first process into its namespaces.
 func (o *Open) launch(s setup, env []string) error {
+	noted := o.notes.File()
+	s.Noted = noted != nil
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -141,9 +150,12 @@ func (o *Open) launch(s setup, env []string) error {
 	if s.Loopback {
 		flags |= unix.CLONE_NEWNET
 	}
+	descriptors := []int{int(null.Fd()), int(null.Fd()), 2, int(theirs.Fd()), int(file.Fd())}
+	if noted != nil {
+		descriptors = append(descriptors, int(noted.Fd()))
+	}
 	o.child, err = o.m.cfg.Reaper.Start(child.Spec{
-		Path: "/proc/self/exe", Args: []string{argv0}, Env: env, Dir: "/", Apart: flags,
-		Files: []int{int(null.Fd()), int(null.Fd()), 2, int(theirs.Fd()), int(file.Fd())},
+		Path: "/proc/self/exe", Args: []string{argv0}, Env: env, Dir: "/", Apart: flags, Files: descriptors,
 	})
 	if err != nil {
 		control.Close()
@@ -217,6 +229,17 @@ func (o *Open) deadSince() time.Time {
 	return o.dead
 }
 
+// Reason says why a session that is dead ended by itself.
+func (o *Open) Reason() string {
+	if !o.Dead() {
+		return ""
+	}
+	if e := o.child.Exit(); e.Signal == "" {
+		return fmt.Sprintf("its first process ended with status %d", e.Code)
+	}
+	return "its first process was ended by " + o.child.Exit().Signal
+}
+
 // LastRun is when the session was last asked for something.
 func (o *Open) LastRun() time.Time {
 	o.mu.Lock()
@@ -239,8 +262,9 @@ func (o *Open) IdleRemaining() (left time.Duration, ok bool) {
 	return max(idle-time.Since(o.last), 0), true
 }
 
-// ended is called when the first process has.
+// ended is called when the first process has, and with it all others.
 func (o *Open) ended() {
+	defer close(o.over)
 	o.mu.Lock()
 	o.dead = time.Now()
 	if o.timer != nil {
@@ -249,18 +273,26 @@ func (o *Open) ended() {
 	o.mu.Unlock()
 	o.control.Close()
 	o.transport.CloseIdleConnections()
+	o.notes.Sweep()
 }
 
 // begin and done stand around everything that the session is asked for.
 func (o *Open) begin() error {
+	if reason := o.Reason(); reason != "" {
+		return refuse(http.StatusNotFound, CodeNotFound, "the isolated session has ended: %s", reason)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.dead.IsZero() {
-		return refuse(http.StatusNotFound, CodeNotFound, "the isolated session has ended")
-	}
 	o.active++
 	o.last = time.Now()
 	return nil
+}
+
+// busy reports whether the session is answering.
+func (o *Open) busy() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.active > 0 && o.dead.IsZero()
 }
 
 func (o *Open) done() {
@@ -328,8 +360,8 @@ func (o *Open) ask(ctx context.Context, method, path string, out any) error {
 
 // end kills the session and returns when nothing is left of it.
 func (o *Open) end(ctx context.Context) error {
+	active := o.busy()
 	o.mu.Lock()
-	active := o.active > 0 && o.dead.IsZero()
 	if o.timer != nil {
 		o.timer.Stop()
 	}
@@ -341,7 +373,7 @@ func (o *Open) end(ctx context.Context) error {
 	}
 	_ = o.child.Signal(syscall.SIGKILL)
 	select {
-	case <-o.child.Done():
+	case <-o.over:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("the session's processes survive SIGKILL: %w", context.Cause(ctx))
@@ -368,6 +400,9 @@ func (o *Open) Serve(w http.ResponseWriter, r *http.Request, path string) {
 	}
 	u.RawQuery = r.URL.RawQuery
 	out.URL, out.Host, out.RequestURI = u, "session", ""
+	if out.ContentLength != 0 {
+		out.Body = &heard{ReadCloser: r.Body}
+	}
 	out.Header.Del(wire.HeaderToken)
 	if out.Header.Get("Upgrade") != "" {
 		o.proxy.ServeHTTP(w, out)
@@ -422,11 +457,49 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // failed answers when the session didn't.
 func (o *Open) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if b, ok := r.Body.(*heard); ok && b.failed() != nil {
+		code := wire.CodeInvalidBody
+		if strings.HasPrefix(r.URL.Path, "/v1/fs/") {
+			code = wire.CodeIncompleteBody
+		}
+		w.Header().Set("Connection", "close") // nobody knows where the next request begins
+		if errors.Is(b.failed(), os.ErrDeadlineExceeded) {
+			writeError(w, refuse(http.StatusRequestTimeout, code, "the body didn't come in time"))
+			return
+		}
+		writeError(w, refuse(http.StatusBadRequest, code, "the body can't be read: send all of it, as its length or its encoding says"))
+		return
+	}
 	if r.Context().Err() != nil {
 		return // the client has gone
 	}
 	o.m.cfg.Log.Debug("a session didn't answer", "session", o.ID, "error", err)
 	writeError(w, refuse(http.StatusNotFound, CodeNotFound, "the isolated session has ended"))
+}
+
+// heard is a request's body that remembers how it couldn't be read, which isn't
+// the session's failure.
+type heard struct {
+	io.ReadCloser
+
+	mu  sync.Mutex
+	err error
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		h.mu.Lock()
+		h.err = err
+		h.mu.Unlock()
+	}
+	return n, err
+}
+
+func (h *heard) failed() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
 }
 
 func writeError(w http.ResponseWriter, err error) {

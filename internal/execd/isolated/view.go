@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,24 @@ type View struct {
 type Bind struct {
 	Source, Path string
 	ReadOnly     bool
+}
+
+// outside gives the place of the sandbox that is seen at p; "": none.
+func (v View) outside(p string) string {
+	binds := append([]Bind{v.Workspace}, v.Binds...)
+	if v.SharedTmp {
+		binds = append(binds, Bind{Source: "/tmp", Path: "/tmp"})
+	}
+	seen := Bind{}
+	for _, b := range binds {
+		if b.Path != "" && within(p, b.Path) && len(b.Path) >= len(seen.Path) {
+			seen = b
+		}
+	}
+	if seen.Path == "" {
+		return ""
+	}
+	return path.Join(seen.Source, strings.TrimPrefix(p, seen.Path))
 }
 
 // hidden are parts of /proc that tell about the machine rather than the

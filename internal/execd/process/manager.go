@@ -105,11 +105,16 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	return p.delete(ctx)
 }
 
-// Signal sends sig to the process groups of all runs. Terminals are hung up
-// too, since a shell in one ignores SIGTERM.
+// Signal sends sig to the process groups of all runs.
 func (m *Manager) Signal(sig syscall.Signal) {
 	for _, p := range m.all() {
 		p.signal(sig)
+	}
+}
+
+// HangUp sends SIGHUP to all runs in terminals: a shell in one ignores SIGTERM.
+func (m *Manager) HangUp() {
+	for _, p := range m.all() {
 		if p.TTY() {
 			p.signal(syscall.SIGHUP)
 		}
