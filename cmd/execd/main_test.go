@@ -353,12 +353,9 @@ func TestEndOfTheEntrypoint(t *testing.T) {
 		entrypoint []string
 		want       int
 	}{
-		"status":      {[]string{"sh", "-c", "exit 7"}, 7},
-		"success":     {[]string{"true"}, 0},
-		"signal":      {[]string{"sh", "-c", "kill -TERM $$"}, 128 + 15},
-		"missing":     {[]string{"/no/such/program"}, 127},
-		"not in PATH": {[]string{"no-such-program"}, 127},
-		"no program":  {[]string{"/etc/passwd"}, 126},
+		"status":  {[]string{"sh", "-c", "exit 7"}, 7},
+		"success": {[]string{"true"}, 0},
+		"signal":  {[]string{"sh", "-c", "kill -TERM $$"}, 128 + 15},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := start(t, setup{pid1: true, args: append([]string{"--"}, c.entrypoint...)})

@@ -378,18 +378,25 @@ func TestRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, args := range map[string][]string{
-		"no-such-flag":           {"--no-token", "--no-such-flag"},
-		"no token":               {},
-		"negative":               {"--no-token", "--graceful-shutdown-timeout", "-1s"},
-		"address already in use": {"--no-token", "--listen", taken.Addr().String()},
+	program := func(path string) []string { return []string{"--no-token", "--listen", "127.0.0.1:0", "--", path} }
+	for want, c := range map[string]struct {
+		args   []string
+		status int
+	}{
+		"no-such-flag":           {[]string{"--no-token", "--no-such-flag"}, 2},
+		"no token":               {nil, 2},
+		"negative":               {[]string{"--no-token", "--graceful-shutdown-timeout", "-1s"}, 2},
+		"address already in use": {[]string{"--no-token", "--listen", taken.Addr().String()}, 1},
+		"exec /no/such/program: file does not exist":          {program("/no/such/program"), 127},
+		"exec no-such-program: file does not exist":           {program("no-such-program"), 127},
+		"the entrypoint: exec /etc/passwd: permission denied": {program("/etc/passwd"), 126},
 	} {
 		t.Run(want, func(t *testing.T) {
 			r, w := pipe(t)
-			cmd := exec.CommandContext(ctx(t), self, append([]string{"--ready-fd", "3"}, args...)...)
+			cmd := exec.CommandContext(ctx(t), self, append([]string{"--ready-fd", "3"}, c.args...)...)
 			cmd.Env, cmd.ExtraFiles = append(os.Environ(), runMain+"=main"), []*os.File{w}
-			if err := cmd.Run(); err == nil {
-				t.Error("it started")
+			if err := cmd.Run(); err == nil || cmd.ProcessState.ExitCode() != c.status {
+				t.Errorf("%v, want exit status %d", err, c.status)
 			}
 			w.Close()
 			b, err := io.ReadAll(r)

@@ -98,14 +98,14 @@ func Main(o Options) int {
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	if o.Ready != nil {
-		_, _ = o.Ready.WriteString(wire.ReadyLine) // who went away doesn't need to know
-		o.Ready.Close()
-	}
 
 	d := &daemon{o: o, server: s, reaper: reaper}
 	code := d.startEntrypoint()
 	if code == 0 {
+		if o.Ready != nil {
+			_, _ = o.Ready.WriteString(wire.ReadyLine) // who went away doesn't need to know
+			o.Ready.Close()
+		}
 		code = d.wait(signals, served)
 	}
 	d.end()
@@ -158,7 +158,7 @@ func (d *daemon) startEntrypoint() int {
 	}
 	c, err := startEntrypoint(d.reaper, d.o.Entrypoint)
 	if err != nil {
-		d.o.Log.Error("can't start the entrypoint", "error", err)
+		d.o.refuse("can't start the entrypoint", err)
 		if errors.Is(err, os.ErrNotExist) {
 			return exitNotFound
 		}

@@ -222,37 +222,6 @@ func requestID(given string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// decode reads a body of one JSON value, which has to arrive within bodyTime.
-func decode(w http.ResponseWriter, r *http.Request, out any) error {
-	conn := http.NewResponseController(w)
-	if err := conn.SetReadDeadline(time.Now().Add(bodyTime)); err == nil {
-		// What the server itself reads later, to notice a client that went
-		// away, has no deadline.
-		defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
-	}
-	d := json.NewDecoder(r.Body)
-	err := d.Decode(out)
-	if err == nil {
-		if _, trailing := d.Token(); !errors.Is(trailing, io.EOF) {
-			err = errors.New("something follows the JSON value")
-			var tooLarge *http.MaxBytesError
-			if errors.As(trailing, &tooLarge) {
-				err = trailing
-			}
-		}
-	}
-	var tooLarge *http.MaxBytesError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &tooLarge):
-		return refuse(http.StatusRequestEntityTooLarge, "BODY_TOO_LARGE", fmt.Sprintf("the body is larger than %d bytes", bodyLimit))
-	case errors.Is(err, io.EOF):
-		return invalid("the body is empty")
-	}
-	return invalid("the body can't be read as JSON: %v", err)
-}
-
 // respond sends v as JSON; nil sends no body.
 func respond(w http.ResponseWriter, status int, v any) {
 	if v == nil {

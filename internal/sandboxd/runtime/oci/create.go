@@ -174,19 +174,16 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 	}
 	killpoint("plugged")
 	if err := r.runc.start(ctx, logFile, b.id, watch); err != nil {
-		return none, err
+		return none, explainEnd(ctx, watch, s, err)
 	}
 	killpoint("started")
 	addr := netip.AddrPortFrom(link.Addr, runtime.ExecdPort)
 	if err := door.waitReady(ctx); err != nil {
-		if exit := watch.exit(ctx, 100*time.Millisecond); exit.Known {
-			err = fmt.Errorf("%w (process 1 ended with status %d)", err, exit.Code)
-		}
-		return none, err
+		return none, explainEnd(ctx, watch, s, err)
 	}
 	if err := ping(ctx, addr, door.token); err != nil {
-		if exit := watch.exit(ctx, 100*time.Millisecond); exit.Known && exit.Code <= 128 { // not of a signal
-			return none, entrypointEnded(s, exit.Code)
+		if exit := watch.exit(ctx, endTime); exit.Known && exit.Code < 128 { // not by a signal
+			return none, fmt.Errorf("%w: entrypoint: it ended with status %d before the sandbox was ready", runtime.ErrInvalid, exit.Code)
 		}
 		return none, err
 	}
@@ -197,17 +194,22 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 	return runtime.Running{PID: pid, Addr: addr, Token: door.token}, nil
 }
 
-// entrypointEnded says that there is no sandbox whose entrypoint doesn't last
-// until it is made.
-func entrypointEnded(s runtime.Spec, status int) error {
-	why := ""
-	switch status { // execd's own for what it can't start, and a shell's
-	case 126:
-		why = fmt.Sprintf(" (it, or what it ran, can't be executed: %q)", s.Entrypoint[:min(1, len(s.Entrypoint))])
-	case 127:
-		why = fmt.Sprintf(" (the sandbox doesn't have it, or what it ran: %q)", s.Entrypoint[:min(1, len(s.Entrypoint))])
+// endTime is how long the end of process 1 is waited for, when something else
+// says that it has ended.
+const endTime = 100 * time.Millisecond
+
+// explainEnd says how process 1 ended where that is why a start failed with
+// err: 126 and 127 are execd's for an entrypoint that it can't start.
+func explainEnd(ctx context.Context, watch *process, s runtime.Spec, err error) error {
+	switch exit := watch.exit(ctx, endTime); {
+	case exit.Code == 126 && len(s.Entrypoint) > 0:
+		return fmt.Errorf("%w: entrypoint: %q can't be executed", runtime.ErrInvalid, s.Entrypoint[0])
+	case exit.Code == 127 && len(s.Entrypoint) > 0:
+		return fmt.Errorf("%w: entrypoint: the sandbox has no program %q", runtime.ErrInvalid, s.Entrypoint[0])
+	case exit.Known:
+		return fmt.Errorf("%w (process 1 ended with status %d)", err, exit.Code)
 	}
-	return fmt.Errorf("%w: entrypoint ended with status %d before the sandbox was ready%s", runtime.ErrInvalid, status, why)
+	return err
 }
 
 // writeIntent makes the run directory of b and notes the link in it before

@@ -116,7 +116,8 @@ func TestRefusedSpecs(t *testing.T) {
 		"tiny memory":       {func(s *runtime.Spec) { s.MemoryBytes = 1 }, runtime.ErrInvalid},
 		"negative pids":     {func(s *runtime.Spec) { s.PIDs = -1 }, runtime.ErrInvalid},
 		"negative disk":     {func(s *runtime.Spec) { s.DiskBytes = -1 }, runtime.ErrInvalid},
-		"unknown to runc":   {func(s *runtime.Spec) { s.Entrypoint = []string{"/no/such/program"} }, nil},
+		"unknown to runc":   {func(s *runtime.Spec) { s.Entrypoint = []string{"/no/such/program"} }, runtime.ErrInvalid},
+		"no program":        {func(s *runtime.Spec) { s.Entrypoint = []string{"/usr"} }, runtime.ErrInvalid},
 		"program that ends": {func(s *runtime.Spec) { s.Entrypoint = []string{"/bin/false"} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
