@@ -125,8 +125,9 @@ func byCancel(t *trial, c sandbox.Command, begun func(), _ time.Duration) (err e
 }
 
 // stopped runs a command that starts children of some kinds, has it stopped and
-// checks that nothing of it runs any more.
+// checks that nothing of it runs any more, and that what isn't of it does.
 func stopped(t *trial, by way, kinds ...string) {
+	livesOn := t.bystander()
 	// Where the sandbox is slow, the command needs more time to get ready.
 	for _, after := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 8 * time.Second} {
 		files := []string{t.path("pid.shell")}
@@ -151,9 +152,23 @@ func stopped(t *trial, by way, kinds ...string) {
 		for _, f := range files {
 			t.gone(f)
 		}
+		livesOn()
 		return
 	}
 	t.want(false, "a command to start its children within 8 s", "it didn't")
+}
+
+// bystander starts a child of another command; livesOn checks that it is alive.
+func (t *trial) bystander() (livesOn func()) {
+	pid := t.path("pid.bystander")
+	t.does(script.Spawn(script.Setsid, long, pid))
+	t.later(func(ctx context.Context) {
+		_, _ = t.Commands.Run(ctx, sandbox.Command{Line: script.Line(script.Kill("KILL", pid))})
+	})
+	return func() {
+		state := string(t.run(script.Alive(pid)).Stdout)
+		t.want(state == "alive\n", "what another command started to live on", "it is %q", strings.TrimSpace(state))
+	}
 }
 
 // gone waits until a process has ended; a killed one needs a moment.

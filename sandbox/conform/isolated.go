@@ -383,6 +383,7 @@ func isolatedClauses() []Clause[*Stage] {
 				return r.counts(ctx, 0)
 			})},
 	}
+	clauses = append(clauses, isolatedRunClauses()...)
 	for i := range clauses {
 		clauses[i].Capability, clauses[i].Refusal, clauses[i].Timeout = flag, stageUnbound(flag), time.Minute
 	}

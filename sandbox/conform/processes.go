@@ -223,6 +223,7 @@ func (t *trial) spawning(kinds ...string) (id string, files []string) {
 }
 
 func deleted(t *trial, kinds ...string) {
+	livesOn := t.bystander()
 	id, files := t.spawning(kinds...)
 	start := time.Now()
 	t.must("deleting the process", t.Processes.Delete(t.ctx, id))
@@ -230,6 +231,7 @@ func deleted(t *trial, kinds ...string) {
 	for _, f := range files {
 		t.gone(f)
 	}
+	livesOn()
 	_, err := t.Processes.Status(t.ctx, id)
 	t.want(errors.Is(err, sandbox.ErrProcessNotFound), "ErrProcessNotFound from Status", "%v", err)
 }

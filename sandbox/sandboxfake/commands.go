@@ -17,6 +17,8 @@ import (
 type commands struct {
 	m  *machine
 	as *session // nil: root, with all of the sandbox
+	// carries: the session goes on where the command ends.
+	carries bool
 }
 
 func (c commands) Run(ctx context.Context, cmd sandbox.Command) (sandbox.CommandResult, error) {
@@ -137,7 +139,13 @@ func (c commands) run(ctx context.Context, cmd sandbox.Command, stdout, stderr i
 			return broken == nil
 		},
 	}
+	if c.carries {
+		s.exports = maps.Clone(c.as.exports)
+	}
 	exit := s.run(cmd.Line)
+	if c.carries && ctx.Err() == nil && !timedOut.Load() {
+		c.as.now, c.as.exports = s.dir, s.exports
+	}
 	switch {
 	case ctx.Err() != nil:
 		return sandbox.CommandResult{}, ctx.Err()

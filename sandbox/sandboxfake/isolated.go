@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -21,16 +22,23 @@ import (
 // nothing is bound to another place: both are refused otherwise, as some real
 // daemons do.
 type session struct {
-	m            *machine
-	id           string
-	account      string
-	group        string
-	dir          string // the workspace
-	writable     []string
-	turn         chan struct{} // holds one while a command runs
-	over         chan struct{} // closed when the session ends
-	idle         *time.Timer   // nil: it stays
-	idleFor      time.Duration
+	m        *machine
+	id       string
+	account  string
+	group    string
+	dir      string // the workspace
+	writable []string
+	turn     chan struct{} // holds one while a command runs
+	over     chan struct{} // closed when the session ends
+	idle     *time.Timer   // nil: it stays
+	idleFor  time.Duration
+	shares   bool // it sees the sandbox's processes; only lying variants do
+
+	// Where the next command begins, and what it finds in its environment. They
+	// are of who has the turn.
+	now     string
+	exports map[string]string
+
 	mu           sync.Mutex
 	jobs         []*job
 	processes    map[string]bool
@@ -135,7 +143,7 @@ func (p *Provider) OpenIsolatedSession(ctx context.Context, id string, spec sand
 		_, _ = rand.Read(b[:]) // never fails
 		s := &session{
 			m: m, id: "iso-" + hex.EncodeToString(b[:]), account: m.accountName(spec.UID), group: m.accountName(spec.GID), dir: dir,
-			writable: append(slices.Clone(spec.Writable), dir), turn: make(chan struct{}, 1), over: make(chan struct{}), processes: map[string]bool{},
+			writable: append(slices.Clone(spec.Writable), dir), now: dir, exports: map[string]string{}, turn: make(chan struct{}, 1), over: make(chan struct{}), processes: map[string]bool{},
 		}
 		if spec.IdleTimeout > 0 {
 			s.idleFor = spec.IdleTimeout
@@ -248,6 +256,13 @@ func (s *session) ended() bool {
 	return s.endedAlready
 }
 
+// has reports whether a job is one of the session's commands.
+func (s *session) has(j *job) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return j != nil && slices.Contains(s.jobs, j)
+}
+
 // denied says that the session's account may not do this with a path.
 func (s *session) denied(t *tree, p string, write bool) bool {
 	p = path.Clean(p)
@@ -356,10 +371,14 @@ func (c sessionCommands) Stream(ctx context.Context, cmd sandbox.Command, stdout
 		s.idle.Stop()
 		defer s.idle.Reset(s.idleFor)
 	}
+	in := commands{m: s.m, as: s, carries: cmd.Dir == "" && len(cmd.Env) == 0}
 	if cmd.Dir == "" {
-		cmd.Dir = s.dir
+		cmd.Dir = s.now
 	}
-	r, err := commands{s.m, s}.Stream(ctx, cmd, stdout, stderr)
+	env := maps.Clone(s.exports)
+	maps.Copy(env, cmd.Env)
+	cmd.Env = env
+	r, err := in.Stream(ctx, cmd, stdout, stderr)
 	if err == nil && s.ended() {
 		return sandbox.CommandResult{}, noSession(s.id)
 	}

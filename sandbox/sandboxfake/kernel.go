@@ -17,8 +17,9 @@ type kernel struct {
 	tasks map[int]*task
 }
 
-// job is all that one command, or one long-lived process, has started.
-type job struct{}
+// job is all that one command, or one long-lived process, has started. It isn't
+// empty: pointers to what is empty don't differ.
+type job struct{ _ byte }
 
 // task is a process. Its fields belong to the kernel's lock, the channels apart.
 type task struct {
@@ -161,6 +162,16 @@ func (k *kernel) kill(j *job, spare func(*task) bool) {
 		}
 		k.deliver(t, "KILL")
 	}
+}
+
+// jobOf gives what a process belongs to; nil: there is none.
+func (k *kernel) jobOf(pid int) *job {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t := k.alive(pid); t != nil {
+		return t.job
+	}
+	return nil
 }
 
 // isAlive reports whether the process whose id a file holds runs.

@@ -353,6 +353,13 @@ func stopMutants() []Mutant {
 			return r, err
 		}),
 		spareMutant("timeout-leaves-children", "commands.timeout.stops", "only the shell is killed", script.Plain, script.Orphan),
+		streamMutant("timeout-kills-everything", "commands.timeout.stops", "one command that is slow ends all that run", func(ctx context.Context, m *machine, c sandbox.Commands, cmd command, o, e io.Writer) (result, error) {
+			r, err := c.Stream(ctx, cmd, o, e)
+			if errors.Is(err, context.DeadlineExceeded) {
+				m.kernel.kill(nil, nil)
+			}
+			return r, err
+		}),
 		spareMutant("timeout-leaves-orphans", "commands.timeout.stops", "only the shell's own children are found", script.Orphan),
 		spareMutant("timeout-only-asks", "commands.timeout.deaf", "SIGTERM isn't followed by SIGKILL", script.Deaf),
 		spareMutant("timeout-kills-the-group-only", "commands.timeout.setsid", "setsid escapes a process group", script.Setsid, script.Bare),

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
+	"github.com/astrabox/astrabox/sandbox/conform/script"
 )
 
 func init() { mutantTables = append(mutantTables, isolatedMutants) }
@@ -164,6 +166,32 @@ func (c exitZero) Stream(ctx context.Context, cmd sandbox.Command, stdout, stder
 	return r, err
 }
 
+// before changes a session or a command before it is run.
+type before struct {
+	sandbox.Commands
+	change func(*sandbox.Command)
+}
+
+func (c before) Run(ctx context.Context, cmd sandbox.Command) (sandbox.CommandResult, error) {
+	c.change(&cmd)
+	return c.Commands.Run(ctx, cmd)
+}
+
+// fatal ends the session with a command that ends with an error.
+type fatal struct {
+	sandbox.Commands
+	s   *session
+	end error
+}
+
+func (c fatal) Run(ctx context.Context, cmd sandbox.Command) (sandbox.CommandResult, error) {
+	r, err := c.Commands.Run(ctx, cmd)
+	if errors.Is(err, c.end) {
+		c.s.end()
+	}
+	return r, err
+}
+
 // tidy kills what a command left behind.
 type tidy struct {
 	sandbox.Commands
@@ -282,10 +310,51 @@ func isolatedMutants() []Mutant {
 			return bentSession{session: s, commands: inDir{commands{m: s.m}, s.dir}}
 		})},
 		{"session-commands-overlap", "isolated.serial", "Two turns change one checkout.", opening(func(s *session) sandbox.IsolatedSession {
-			return bentSession{session: s, commands: inDir{commands{s.m, s}, s.dir}}
+			return bentSession{session: s, commands: inDir{commands{m: s.m, as: s}, s.dir}}
 		})},
 		{"detached-children-die", "isolated.detached", "A dev server ends with the command that started it.", opening(func(s *session) sandbox.IsolatedSession {
 			return bentSession{session: s, commands: tidy{s.Commands(), s}}
+		})},
+		{"session-forgets-where-it-was", "isolated.carried", "A terminal's cd has no effect.", opening(func(s *session) sandbox.IsolatedSession {
+			return bentSession{session: s, commands: before{s.Commands(), func(*sandbox.Command) { s.now = s.dir }}}
+		})},
+		{"session-forgets-variables", "isolated.carried", "An activated environment is gone with the next command.", opening(func(s *session) sandbox.IsolatedSession {
+			return bentSession{session: s, commands: before{s.Commands(), func(*sandbox.Command) { s.exports = map[string]string{} }}}
+		})},
+		{"dir-of-a-command-stays", "isolated.carried", "What AstraBox runs itself moves the person's terminal.", opening(func(s *session) sandbox.IsolatedSession {
+			return bentSession{session: s, commands: before{s.Commands(), func(c *sandbox.Command) {
+				if c.Dir != "" {
+					s.now, c.Dir = c.Dir, ""
+				}
+			}}}
+		})},
+		{"deadline-ends-the-session", "isolated.stopped", "A command that takes too long takes the person's other programs with it.", opening(func(s *session) sandbox.IsolatedSession {
+			return bentSession{session: s, commands: fatal{s.Commands(), s, context.DeadlineExceeded}}
+		})},
+		{"cancel-ends-the-session", "isolated.stopped", "Stopping a command closes the terminal.", opening(func(s *session) sandbox.IsolatedSession {
+			return bentSession{session: s, commands: fatal{s.Commands(), s, context.Canceled}}
+		})},
+		{"stopped-command-leaves-children", "isolated.stopped", "A server that was stopped keeps its port.", opening(func(s *session) sandbox.IsolatedSession {
+			s.m.p.bent.spare = func(t *task) bool { return t.kind == script.Setsid }
+			return s
+		})},
+		{"session-signals-the-sandbox", "isolated.unseen", "One conversation kills the programs of all.", opening(func(s *session) sandbox.IsolatedSession {
+			s.shares = true
+			return s
+		})},
+		{"idle-session-stays", "isolated.idle", "A shared sandbox fills up with sessions that nobody uses.", loosening(func(l *loose, p *Provider) {
+			l.open = func(ctx context.Context, id string, spec sandbox.IsolatedSessionSpec) (sandbox.IsolatedSession, error) {
+				spec.IdleTimeout = 0
+				return p.OpenIsolatedSession(ctx, id, spec)
+			}
+		})},
+		{"busy-session-is-idle", "isolated.idle", "A long build ends in the middle.", opening(func(s *session) sandbox.IsolatedSession {
+			if s.idle != nil {
+				s.idle.Stop()
+				time.AfterFunc(s.idleFor, s.end)
+				s.idle = nil
+			}
+			return s
 		})},
 		{"session-processes-run-as-root", "isolated.processes", "A terminal is a way out of the session.", opening(func(s *session) sandbox.IsolatedSession {
 			return bentSession{session: s, ps: processes{s.m}}

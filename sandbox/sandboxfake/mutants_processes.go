@@ -227,6 +227,11 @@ func deleteMutants() []Mutant {
 	return []Mutant{
 		spareMutant("delete-leaves-orphans", "processes.delete", "only the program itself is killed", script.Orphan),
 		spareMutant("delete-leaves-children", "processes.delete", "only the program itself is killed", script.Plain),
+		processMutant("delete-kills-everything", "processes.delete", "closing one terminal ends all programs", processHooks{
+			delete: func(ctx context.Context, p *bentProcesses, id string) error {
+				defer p.m.kernel.kill(nil, nil)
+				return p.Processes.Delete(ctx, id)
+			}}),
 		processMutant("delete-forgets-only", "processes.delete", "the program goes on unseen", processHooks{delete: forget}),
 		spareMutant("delete-only-asks", "processes.delete.deaf", "SIGHUP isn't followed by SIGKILL", script.Deaf),
 		spareMutant("delete-kills-the-group-only", "processes.delete.setsid", "kill misses the tree", script.Setsid),

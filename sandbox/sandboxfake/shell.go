@@ -33,6 +33,8 @@ type shell struct {
 	write func(c sandbox.Channel, b []byte, stop <-chan struct{}) bool
 	size  func() (s sandbox.Size, ok bool) // of the terminal
 	sess  *session                         // that it runs in; nil: none
+	// exports are the variables that export set; nil: nobody asks.
+	exports map[string]string
 }
 
 // run does a line and says how it ended. The task is gone afterwards.
@@ -250,6 +252,11 @@ func (s *shell) until(path string, do ...func()) int {
 		}
 	}
 	return 0
+}
+
+// sees reports whether a process is to be seen from here: a session has its own.
+func (s *shell) sees(pid int) bool {
+	return s.sess == nil || s.sess.shares || s.sess.has(s.m.kernel.jobOf(pid))
 }
 
 func (s *shell) pid(path string) int {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"path"
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/conform/script"
@@ -89,6 +90,23 @@ var stepsByName = map[string]func(*shell, script.Step) int{
 		}
 		return s.say("%s\n", v)
 	},
+	"export": func(s *shell, a script.Step) int {
+		s.env[a.Arg(0)] = a.Arg(1)
+		if s.exports != nil {
+			s.exports[a.Arg(0)] = a.Arg(1)
+		}
+		return 0
+	},
+	"cd": func(s *shell, a script.Step) int {
+		s.m.tree.mu.Lock()
+		n := s.file(a.Arg(0), true)
+		s.m.tree.mu.Unlock()
+		if n == nil || !n.mode.IsDir() {
+			return s.err("cd: no such directory")
+		}
+		s.dir = path.Clean(s.abs(a.Arg(0)))
+		return 0
+	},
 	"pwd":   func(s *shell, _ script.Step) int { return s.say("%s\n", s.dir) },
 	"user":  func(s *shell, _ script.Step) int { return s.say("%s\n", s.user) },
 	"group": func(s *shell, _ script.Step) int { return s.say("%s\n", s.user) },
@@ -151,13 +169,13 @@ var stepsByName = map[string]func(*shell, script.Step) int{
 	script.Bare:    (*shell).spawn,
 	"alive": func(s *shell, a script.Step) int {
 		b, _ := s.content(a.Arg(0))
-		if s.m.kernel.isAlive(string(b)) {
+		if s.m.kernel.isAlive(string(b)) && s.sees(s.pid(a.Arg(0))) {
 			return s.say("alive\n")
 		}
 		return s.say("dead\n")
 	},
 	"kill": func(s *shell, a script.Step) int {
-		if !s.m.kernel.signal(s.pid(a.Arg(1)), a.Arg(0)) {
+		if pid := s.pid(a.Arg(1)); !s.sees(pid) || !s.m.kernel.signal(pid, a.Arg(0)) {
 			return s.err("kill: no such process")
 		}
 		return 0

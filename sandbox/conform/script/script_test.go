@@ -107,6 +107,17 @@ var effects = map[string]func(shell){
 		}
 	},
 	"is-tty": func(s shell) { s.says("none\n", script.IsTTY()) },
+	"export": func(s shell) {
+		for _, value := range odd {
+			s.says(value+"\n", script.Export("KEPT", value), script.Env("KEPT"))
+		}
+	},
+	"cd": func(s shell) {
+		s.says("/\n", script.Cd("/"), script.Pwd())
+		if o := s.run("", script.Cd(s.path("none"))); o.Status == 0 || o.Stdout != "" {
+			s.t.Errorf("to what isn't there: %+v", o)
+		}
+	},
 	"env": func(s shell) {
 		s.says("a value\n", script.Env("KNOWN"))
 		s.wants(outcome{Status: 1}, script.Env("NOT_KNOWN_AT_ALL"))
@@ -325,6 +336,7 @@ func samples() []script.Step {
 		{}, script.Big(0), script.BigErr(5), script.Lines(3), script.Tick(4, 1500*time.Millisecond), script.Exit(255),
 		script.Die("SIGUSR1"), script.Ignore("TERM"), script.Catch("HUP", 3), script.Sleep(time.Millisecond), script.Cat(),
 		script.Count(), script.ReadLine(), script.TTYSize(), script.IsTTY(), script.Env("A_b1"), script.Pwd(), script.User(), script.Group(),
+		script.Cd("/a b"), script.Export("KEPT", "it's\n$x"),
 	}
 	for i, text := range odd {
 		other := odd[len(odd)-1-i]

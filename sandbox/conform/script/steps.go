@@ -87,6 +87,12 @@ func IsTTY() Step { return step("is-tty") }
 // Env writes a variable.
 func Env(name string) Step { return step("env", name) }
 
+// Export gives a variable a value.
+func Export(name, value string) Step { return step("export", name, value) }
+
+// Cd goes to a directory.
+func Cd(dir string) Step { return step("cd", dir) }
+
 // Pwd writes the working directory.
 func Pwd() Step { return step("pwd") }
 

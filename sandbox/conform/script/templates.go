@@ -59,8 +59,12 @@ var templates = []Template{
 	// Surroundings.
 	{Name: "env", Form: `printenv «name»`,
 		Doc: "Writes the variable's value and a newline; status 1 where it isn't set."},
+	{Name: "export", Form: `export «name»=«path»`,
+		Doc: "Gives the variable a value, for what the shell starts too."},
 	{Name: "pwd", Form: `pwd`,
 		Doc: "Writes the working directory."},
+	{Name: "cd", Form: `cd -- «path»`,
+		Doc: "Makes the directory the working one; fails where there is none."},
 	{Name: "user", Form: `id -un`,
 		Doc: "Writes the name of the account."},
 	{Name: "group", Form: `id -gn`,
