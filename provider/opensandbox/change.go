@@ -57,17 +57,26 @@ func (p *Provider) Resume(ctx context.Context, id string) (bool, error) {
 	return p.change(ctx, id, "resume", isRunning, isPaused, stateResuming)
 }
 
+// mayHaveBegun reports whether a change may be under way though the request for
+// it failed: it conflicts with one that is, or its answer was lost, perhaps in a
+// proxy that didn't wait for it.
+func mayHaveBegun(err error) bool {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.status == http.StatusConflict || r.status >= 500 && r.code == ""
+	}
+	return !unsent(err)
+}
+
 // change asks for a pause or resume and watches until the sandbox is as wanted
-// (true), lost or back where it was (false), or the time is up (false). A
-// refusal because of its state is no failure when it is, or becomes, as wanted.
+// (true), lost or back where it was (false), or the time is up (false). A request
+// that failed is no failure when the sandbox is, or becomes, as wanted all the same.
 func (p *Provider) change(ctx context.Context, id, operation string, wanted, before func(string) bool, during string) (bool, error) {
 	if err := sandbox.CheckID(id); err != nil {
 		return false, err
 	}
 	asked := p.api.do(ctx, call{method: http.MethodPost, path: sandboxPath(id, operation), timeout: p.ready}, nil)
-	var r *refusal
-	conflicts := errors.As(asked, &r) && r.status == http.StatusConflict
-	if asked != nil && !conflicts {
+	if asked != nil && !mayHaveBegun(asked) {
 		return false, failed(asked, id, sandbox.CodeNotFound)
 	}
 	deadline, wait, begun := time.Now().Add(pollBudget), pollFirst, false

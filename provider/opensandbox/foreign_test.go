@@ -109,6 +109,11 @@ func TestPauseOfOtherServices(t *testing.T) {
 		"not possible":            {conflict, state("Pending"), false, sandbox.CodeNotRunning},
 		"not there":               {nil, nil, false, sandbox.CodeNotFound},
 		"can't pause":             {reply(501, wire.Error{Code: "NOT_IMPLEMENTED", Message: "no"}), state("Running"), false, sandbox.CodeUnsupported},
+		"gone meanwhile":          {reply(202, nil), inTurn(state("Pausing"), reply(404, wire.Error{Code: "SANDBOX_NOT_FOUND"})), false, sandbox.CodeNotFound},
+		"the answer was lost":     {cut, inTurn(state("Pausing"), state("Paused")), true, ""},
+		"a proxy didn't wait":     {reply(504, "<html>"), inTurn(state("Pausing"), state("Paused")), true, ""},
+		"nothing came of it":      {cut, state("Running"), false, sandbox.CodeUnavailable},
+		"the service failed":      {reply(500, wire.Error{Code: "INTERNAL", Message: "no"}), state("Running"), false, sandbox.CodeUnavailable},
 		"restarts meanwhile":      {reply(202, nil), inTurn(reply(500, nil), state("Paused")), true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -156,15 +161,21 @@ func TestRenewOfOtherServices(t *testing.T) {
 		"answer lost":             {inTurn(cut, reply(200, wire.Renewal{ExpiresAt: time.Now().Add(time.Hour)})), ends(time.Minute), 59 * time.Minute},
 		"somebody was further":    {reply(400, wire.Error{Code: "INVALID", Message: "earlier"}), inTurn(ends(time.Minute), ends(2*time.Hour)), 119 * time.Minute},
 		"refused":                 {reply(400, wire.Error{Code: "INVALID", Message: "too far"}), ends(time.Minute), 0},
+		"it ends later already":   {nil, ends(3 * time.Hour), 179 * time.Minute}, // a service may take the earlier end
 		"the service shortens it": {reply(200, wire.Renewal{ExpiresAt: time.Now().Add(time.Second)}), inTurn(ends(time.Minute), ends(time.Second)), time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
-			s.on("POST sandboxes/a/renew-expiration", tc.post)
+			if tc.post != nil {
+				s.on("POST sandboxes/a/renew-expiration", tc.post)
+			}
 			s.on("GET sandboxes/a", tc.get)
 			at, err := s.provider().Renew(t.Context(), "a", time.Hour)
 			if (err != nil) != (tc.least == 0) || err == nil && time.Until(at) < tc.least-10*time.Second {
 				t.Errorf("renewed to %v, %v", at, err)
+			}
+			if tc.post == nil && count(s.seen(), "POST sandboxes/a/renew-expiration") > 0 {
+				t.Error("it was asked for")
 			}
 		})
 	}
@@ -391,6 +402,7 @@ func TestSignedEndpoint(t *testing.T) {
 		"the service ignored it": {wire.Endpoint{Endpoint: "10.0.0.1:8080"}, sandbox.CodeSignedUnsupported},
 		"needs a header":         {wire.Endpoint{Endpoint: "box.example/x", Headers: map[string]string{"a": "b"}}, sandbox.CodeSignedUnsupported},
 		"no address":             {wire.Endpoint{}, sandbox.CodeUnavailable},
+		"with a user":            {wire.Endpoint{Endpoint: "http://me:pw@box.example/x"}, sandbox.CodeUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
