@@ -150,7 +150,7 @@ func (p *poller) snapshot(ctx context.Context) (map[string]state, error) {
 func (p *poller) run(ctx context.Context, old map[string]state, yield func(Change, error) bool) {
 	timer := time.NewTimer(p.every)
 	defer timer.Stop()
-	asked := time.Now()
+	asked, lost := time.Now(), false
 	for {
 		select {
 		case <-ctx.Done():
@@ -163,10 +163,16 @@ func (p *poller) run(ctx context.Context, old map[string]state, yield func(Chang
 		case err == nil:
 			asked = time.Now()
 		case errors.Is(err, ErrUnreachable) && ctx.Err() == nil && time.Since(asked) < pollPatience:
-			now = old
+			now, lost = old, true
 		default:
 			yield(Change{}, err)
 			return
+		}
+		if err == nil && lost {
+			lost = false
+			if !yield(Change{Kind: ChangeResync, Path: p.dir, Dir: true}, nil) {
+				return
+			}
 		}
 		for _, c := range changes(old, now) {
 			if !yield(c, nil) {

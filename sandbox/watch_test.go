@@ -109,6 +109,11 @@ func TestWatchEnds(t *testing.T) {
 		pull, stop := iter.Pull2(seq)
 		defer stop()
 		next(t, pull, 1, dir)
+		f.from, f.to = 0, 40*time.Second
+		must(t, os.WriteFile(dir+"/y", nil, 0o600))
+		if diff := cmp.Diff([]string{"resync dir ", "created file /y"}, next(t, pull, 2, dir)); diff != "" || time.Since(start) < 40*time.Second {
+			t.Errorf("after %v: %s", time.Since(start), diff)
+		}
 		f.from, f.to = 0, time.Hour
 		if _, err, _ := pull(); !errors.Is(err, sandbox.ErrUnreachable) || time.Since(start) < time.Minute {
 			t.Errorf("after %s out of reach: %v", time.Since(start), err)
