@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -229,5 +230,32 @@ func TestChangeIsNeverWider(t *testing.T) {
 	wg.Wait()
 	if mode := wider.Load(); mode != 0 {
 		t.Errorf("the new group had %o for a moment", mode&0o7777)
+	}
+}
+
+// A bit that the kernel drops without a word is an error: whoever asked for
+// setgid must not believe that it is there.
+func TestDroppedBitIsAnError(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	must(t, err)
+	defer f.Close()
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this
+		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		err := unix.Capget(&head, &caps[0])
+		caps[0].Effective &^= 1 << unix.CAP_FSETID
+		if err == nil {
+			err = unix.Capset(&head, &caps[0])
+		}
+		if err != nil {
+			result <- err
+			return
+		}
+		result <- owned{0o2755, 0, 31001}.give(int(f.Fd()))
+	}()
+	if err := <-result; err == nil || failureOf(err).code != wire.CodePermissionDenied {
+		t.Errorf("error %v", err)
 	}
 }
