@@ -66,8 +66,9 @@ type Manager struct {
 
 	mu      sync.Mutex
 	byID    map[string]*Open
-	order   []*Open // oldest first
-	live    int     // sessions that live or are starting
+	ending  map[string]*Open // being deleted: nobody finds them, but who deletes them waits too
+	order   []*Open          // oldest first
+	live    int              // sessions that live or are starting
 	stopped bool
 
 	probing sync.Mutex
@@ -77,7 +78,7 @@ type Manager struct {
 
 // NewManager makes a Manager without sessions.
 func NewManager(cfg Config) *Manager {
-	m := &Manager{cfg: cfg, starting: make(chan struct{}, maxStarting), byID: map[string]*Open{}}
+	m := &Manager{cfg: cfg, starting: make(chan struct{}, maxStarting), byID: map[string]*Open{}, ending: map[string]*Open{}}
 	m.stopping, m.giveUp = context.WithCancel(context.Background())
 	return m
 }
@@ -208,6 +209,7 @@ func (m *Manager) watch(o *Open) {
 	o.ended()
 	m.mu.Lock()
 	m.live--
+	delete(m.ending, o.ID)
 	m.prune()
 	m.mu.Unlock()
 }
@@ -248,18 +250,30 @@ func (m *Manager) List() []*Open {
 	return slices.Clone(m.order)
 }
 
-// Delete ends a session with everything in it and forgets it. Runs get a moment
-// to tell their clients of their end.
+// Delete ends a session with everything in it and forgets it, and returns when
+// nothing of it runs, also when another call is ending it already. Runs get a
+// moment to tell their clients of their end.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	o := m.byID[id]
-	delete(m.byID, id)
-	m.order = slices.DeleteFunc(m.order, func(other *Open) bool { return other == o })
-	m.mu.Unlock()
 	if o == nil {
+		o = m.ending[id]
+	}
+	if o == nil {
+		m.mu.Unlock()
 		return ErrNotFound
 	}
-	return o.end(ctx)
+	delete(m.byID, id)
+	m.ending[id] = o
+	m.order = slices.DeleteFunc(m.order, func(other *Open) bool { return other == o })
+	m.mu.Unlock()
+	if err := o.end(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.ending, id)
+	m.mu.Unlock()
+	return nil
 }
 
 // expire ends a session that was idle for too long.
