@@ -35,13 +35,14 @@ type Manager struct {
 
 	mu          sync.Mutex
 	byID        map[string]*Process
+	dying       map[string]*Process // being deleted, or survivors of it: nobody finds them
 	byKey       map[string]*Process
 	attachments map[*Attachment]struct{}
 }
 
 // NewManager makes a Manager. [Manager.Close] ends it.
 func NewManager(cfg Config) *Manager {
-	return &Manager{cfg: cfg, byID: map[string]*Process{}, byKey: map[string]*Process{}, attachments: map[*Attachment]struct{}{}}
+	return &Manager{cfg: cfg, byID: map[string]*Process{}, dying: map[string]*Process{}, byKey: map[string]*Process{}, attachments: map[*Attachment]struct{}{}}
 }
 
 // Register makes a process without starting it. A key that is known gives the
@@ -57,7 +58,7 @@ func (m *Manager) Register(s Spec) (p *Process, isNew bool, err error) {
 			return p, false, nil
 		}
 	}
-	if len(m.byID) >= MaxProcesses {
+	if len(m.byID)+len(m.dying) >= MaxProcesses {
 		return nil, false, ErrTooMany
 	}
 	if s.ID == "" {
@@ -89,20 +90,32 @@ func (m *Manager) Get(id string) (*Process, error) {
 }
 
 // Delete forgets a process and kills everything that it started. Who is
-// attached gets the rest of the output and the end of the run.
+// attached gets the rest of the output and the end of the run. ErrNotFound says
+// that nothing of it is left: while another call is at it, and after one that
+// failed, it is done again.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	p := m.byID[id]
+	if p == nil {
+		p = m.dying[id]
+	}
 	if p == nil {
 		m.mu.Unlock()
 		return ErrNotFound
 	}
 	delete(m.byID, id)
+	m.dying[id] = p
 	if m.byKey[p.spec.Key] == p {
 		delete(m.byKey, p.spec.Key)
 	}
 	m.mu.Unlock()
-	return p.delete(ctx)
+	if err := p.delete(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.dying, id)
+	m.mu.Unlock()
+	return nil
 }
 
 // Signal sends sig to the process groups of all runs.
