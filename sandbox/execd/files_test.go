@@ -203,6 +203,41 @@ func TestFilesListingCutOff(t *testing.T) {
 	}
 }
 
+// A part of a file that isn't the one that was asked for, or ends before it does,
+// is no answer.
+func TestFilesAnotherRange(t *testing.T) {
+	for header, want := range map[string]bool{
+		"bytes 2-4/9": true, "bytes 2-3/4": true, "bytes 2-2/3": true,
+		"bytes 0-2/9": false, "bytes 3-5/9": false, "bytes 2-3/9": false, "bytes 2-8/9": false, "bytes 2-4/*": false, "bytes */9": false, "2-4/9": false, "": false,
+	} {
+		f := answering(t, wire.ServerName+"/1", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Range", header)
+			w.WriteHeader(http.StatusPartialContent)
+			io.WriteString(w, "x")
+		})
+		r, err := f.Open(t.Context(), "/p", 2, 3)
+		if (err == nil) != want || !want && !errors.Is(err, sandbox.ErrUnreachable) {
+			t.Errorf("%q: %v", header, err)
+		}
+		if err == nil {
+			r.Close()
+		}
+	}
+	for _, header := range []string{"bytes 2-8/9", "bytes 2-7/9"} {
+		f := answering(t, wire.ServerName+"/1", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Range", header)
+			w.WriteHeader(http.StatusPartialContent)
+		})
+		r, err := f.Open(t.Context(), "/p", 2, -1)
+		if whole := header == "bytes 2-8/9"; (err == nil) != whole {
+			t.Errorf("to the end, %q: %v", header, err)
+		}
+		if err == nil {
+			r.Close()
+		}
+	}
+}
+
 // What is in memory is sent again after the endpoint moved; the caller's file
 // isn't closed and is rewound.
 func TestFilesWriteAgain(t *testing.T) {

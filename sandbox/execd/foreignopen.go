@@ -113,7 +113,7 @@ func (f *foreignFiles) download(ctx context.Context, path, from string, offset, 
 		return nil, daemonError(err)
 	}
 	switch partial := resp.StatusCode == http.StatusPartialContent; {
-	case partial && contentStart(resp.Header.Get("Content-Range")) != offset:
+	case partial && !isRange(resp.Header.Get("Content-Range"), offset, length):
 		err = lost(errors.New("the daemon sent another range than was asked for"))
 	case resp.ContentLength < 0 || resp.ContentLength > 1<<62: // a directory is said to have every length
 		err = lost(errors.New("the daemon didn't say how much it sends"))

@@ -57,7 +57,7 @@ func (f *files) open(ctx context.Context, path string, offset, length int64) (io
 	}
 	c := &content{ctx: ctx, path: path, body: resp.Body, left: length}
 	if resp.StatusCode == http.StatusPartialContent {
-		if start := contentStart(resp.Header.Get("Content-Range")); start != offset {
+		if !isRange(resp.Header.Get("Content-Range"), offset, length) {
 			resp.Body.Close()
 			return nil, fmt.Errorf("%w: the daemon sent another range than was asked for", sandbox.ErrUnreachable)
 		}
@@ -71,14 +71,24 @@ func (f *files) open(ctx context.Context, path string, offset, length int64) (io
 	return c, nil
 }
 
-// contentStart reads the start of "bytes 5-9/20"; -1 when it can't be read.
-func contentStart(header string) int64 {
-	span, _ := strings.CutPrefix(header, "bytes ")
-	first, _, _ := strings.Cut(span, "-")
-	if n, err := strconv.ParseInt(first, 10, 64); err == nil {
-		return n
+// isRange reports whether a header such as "bytes 5-9/20" is about what was asked
+// for: length bytes (negative: all) from offset, as far as the file has them.
+func isRange(header string, offset, length int64) bool {
+	span, ok := strings.CutPrefix(header, "bytes ")
+	span, size, sized := strings.Cut(span, "/")
+	from, to, two := strings.Cut(span, "-")
+	var n [3]int64
+	for i, text := range []string{from, to, size} {
+		var err error
+		if n[i], err = strconv.ParseInt(text, 10, 64); err != nil {
+			return false
+		}
 	}
-	return -1
+	end := n[2]
+	if want := offset + length; length >= 0 && want >= offset && want < end {
+		end = want
+	}
+	return ok && sized && two && n[0] == offset && n[1] == end-1
 }
 
 // content is the body of a download. ctx is the one that the request runs under.
