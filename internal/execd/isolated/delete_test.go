@@ -30,10 +30,11 @@ func TestDeleteTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := NewManager(Config{Reaper: reaper, Log: slog.New(slog.DiscardHandler)})
-	asked := make(chan struct{})
+	asked, over := make(chan struct{}), make(chan struct{})
+	go func() { <-c.Done(); close(over) }()
 	var once sync.Once
 	// A run is told of the end, which takes a while.
-	m.byID["s"] = &Open{ID: "s", m: m, child: c, active: 1, transport: &http.Transport{
+	m.byID["s"] = &Open{ID: "s", m: m, child: c, over: over, active: 1, transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			once.Do(func() { close(asked) })
 			<-ctx.Done()
@@ -52,7 +53,7 @@ func TestDeleteTwice(t *testing.T) {
 		t.Errorf("the second call: %v", err)
 	}
 	select {
-	case <-c.Done():
+	case <-over:
 	default:
 		t.Error("the second call returned while the session lived")
 	}
