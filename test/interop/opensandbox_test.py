@@ -28,9 +28,23 @@ from opensandbox.models.filesystem import (
     WriteEntry,
 )
 from opensandbox.models.isolated import CreateIsolatedSessionRequest, IsolatedOverlaySpec, IsolatedWorkspaceSpec
-from opensandbox.models.sandboxes import SandboxFilter
+from opensandbox.models.sandboxes import (
+    CredentialProxyConfig,
+    Host,
+    LifecycleHook,
+    NetworkPolicy,
+    SandboxFilter,
+    SandboxImageAuth,
+    SandboxImageSpec,
+    SandboxLifecycle,
+    SnapshotFilter,
+    Volume,
+)
+from opensandbox.models.templates import TemplateFilter
+from opensandbox.sync.services import CommandsSync, FilesystemSync, IsolationServiceSync, IsolationSessionSync
 
-BIN = pathlib.Path(__file__).resolve().parent.parent.parent / "bin"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BIN = ROOT / "bin"
 PATIENCE = 30  # seconds until something that must happen counts as missing
 
 logging.disable()  # the client logs what these tests expect to be refused
@@ -295,6 +309,52 @@ class Isolation(unittest.TestCase):
             with self.assertRaises(SandboxApiException) as refused:
                 box.isolation.create(CreateIsolatedSessionRequest(**lacking))
             self.assertEqual((refused.exception.status_code, refused.exception.error.code), (503, "NOT_SUPPORTED"))
+
+
+class Refusals(unittest.TestCase):
+    """What docs/reference/clients.md says that isn't offered."""
+
+    def refused(self, status, code, call):
+        with self.assertRaises(SandboxApiException) as refusal:
+            call()
+        self.assertEqual(refusal.exception.status_code, status)
+        self.assertIn(code, str(refusal.exception))  # 501 is none of the statuses whose bodies the client reads
+
+    def test_refuses_what_it_lacks(self):
+        def create(image="astrabox:host", **options):
+            return lambda: SandboxSync.create(image, connection_config=config, **options)
+
+        manager = SandboxManagerSync.create(config)
+        self.addCleanup(manager.close)
+        for status, code, call in (
+            (501, "NETWORK_POLICY_NOT_SUPPORTED", create(network_policy=NetworkPolicy(default_action="allow"))),
+            (501, "SNAPSHOTS_NOT_SUPPORTED", create(image=None, snapshot_id="s")),
+            (501, "VOLUMES_NOT_SUPPORTED", create(volumes=[Volume(name="v", host=Host(path="/tmp"), mount_path="/mnt")])),
+            (501, "CREDENTIAL_PROXY_NOT_SUPPORTED", create(credential_proxy=CredentialProxyConfig(enabled=True))),
+            (501, "LIFECYCLE_HOOKS_NOT_SUPPORTED", create(lifecycle=SandboxLifecycle(pre_start=LifecycleHook(command=["true"])))),
+            (501, "REGISTRY_AUTH_NOT_SUPPORTED", create(SandboxImageSpec(image="x", auth=SandboxImageAuth(username="u", password="p")))),
+            (501, "POOLS_NOT_SUPPORTED", create(extensions={"poolRef": "p"})),
+            (400, "IMAGE_UNKNOWN", create("python:3.11")),
+            (400, "INVALID_REQUEST", create(timeout=timedelta(seconds=59))),
+            (400, "INVALID_REQUEST", create(metadata={"a b": ""})),
+            (400, "INVALID_REQUEST", create(entrypoint=["/no/such/program"])),
+            (501, "TEMPLATES_NOT_SUPPORTED", lambda: SandboxSync.create_from_template("t", timeout=timedelta(minutes=5), connection_config=config)),
+            (501, "SIGNED_ENDPOINTS_NOT_SUPPORTED", lambda: box.get_signed_endpoint(80, int(time.time()) + 60)),
+            (501, "NOT_IMPLEMENTED", box.create_snapshot),
+            (501, "NOT_IMPLEMENTED", lambda: box.get_diagnostic_logs("all")),
+            (501, "NOT_IMPLEMENTED", lambda: manager.list_snapshots(SnapshotFilter())),
+            (501, "NOT_IMPLEMENTED", lambda: manager.list_templates(TemplateFilter())),
+            (400, "INVALID_REQUEST", lambda: box.renew(timedelta(seconds=1))),
+        ):
+            with self.subTest(code):
+                self.refused(status, code, call)
+
+    def test_the_page_names_every_method(self):
+        page = (ROOT / "docs/reference/clients.md").read_text()
+        for kind in (SandboxSync, SandboxManagerSync, CommandsSync, FilesystemSync, IsolationServiceSync, IsolationSessionSync):
+            for name in vars(kind):
+                if not name.startswith("_") and name != "session_id":
+                    self.assertIn(f"`{name}`", page, f"of {kind.__name__}")
 
 
 if __name__ == "__main__":
