@@ -226,6 +226,10 @@ func TestCreateRefusals(t *testing.T) {
 		"gpu":                   {body(limits("gpu", "1")), 400, "INVALID_REQUEST"},
 		"env name":              {body(set("env", map[string]any{"A=B": "c"})), 400, "INVALID_REQUEST"},
 		"no grace":              {body(set("env", map[string]any{"EXECD_API_GRACE_SHUTDOWN": "-1s"})), 400, "INVALID_REQUEST"},
+		"no limit":              {body(set("env", map[string]any{"GOMEMLIMIT": "1x"})), 400, "INVALID_REQUEST"},
+		"long variable":         {body(set("env", map[string]any{"A": strings.Repeat("x", 128<<10-2)})), 400, "INVALID_REQUEST"},
+		"long argument":         {body(set("entrypoint", []string{"echo", strings.Repeat("x", 128<<10)})), 400, "INVALID_REQUEST"},
+		"few processes":         {body(limits("pids", "15")), 400, "INVALID_REQUEST"},
 		"no capacity":           {body(set("env", map[string]any{"EXECD_OPERATION_CAPACITY": "x"})), 400, "INVALID_REQUEST"},
 		"template":              {body(set("templateId", "t"), set("image", nil)), 501, "TEMPLATES_NOT_SUPPORTED"},
 		"hooks":                 {body(set("lifecycle", map[string]any{"preStart": map[string]any{"command": []string{"x"}}})), 501, "LIFECYCLE_HOOKS_NOT_SUPPORTED"},
@@ -251,7 +255,7 @@ func TestCreateRefusals(t *testing.T) {
 		t.Errorf("refused creates made %d sandboxes", n)
 	}
 	// The policy that holds anyway may be asked for, and unknown extensions and fields are passed over.
-	s := h.create(set("networkPolicy", map[string]any{"defaultAction": "deny"}), set("lifecycle", nil), set("env", map[string]any{"EXECD_API_GRACE_SHUTDOWN": "5s"}), set("extensions", map[string]any{"x.y": "z"}), set("fieldOfTheFuture", 1))
+	s := h.create(set("networkPolicy", map[string]any{"defaultAction": "deny"}), set("lifecycle", nil), set("env", map[string]any{"EXECD_API_GRACE_SHUTDOWN": "5s", "GOMEMLIMIT": "64MiB", "A": strings.Repeat("x", 128<<10-3)}), set("extensions", map[string]any{"x.y": "z"}), set("fieldOfTheFuture", 1))
 	if s.Extensions["x.y"] != "z" {
 		t.Errorf("extensions %v", s.Extensions)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	goruntime "runtime"
 	"strconv"
 	"strings"
@@ -22,11 +23,12 @@ const (
 	metadataMax   = 64
 	extensionsMax = 64
 	argsMax       = 1024
+	argMax        = 128<<10 - 1 // bytes of an argument, or of a variable with its name: the kernel's
 	envMax        = 4096
 	keyMax        = 255
 
 	memoryMin = 16 << 20 // less doesn't start
-	pidsMin   = 8
+	pidsMin   = 16
 	diskMin   = 1 << 20
 )
 
@@ -59,6 +61,9 @@ func request(b wire.CreateRequest, key string) (lifecycle.Request, error) {
 		if strings.ContainsRune(a, 0) {
 			return q, invalid("entrypoint: an element has a NUL")
 		}
+		if len(a) > argMax {
+			return q, invalid("entrypoint: an element is longer than %d bytes", argMax)
+		}
 	}
 	if b.Entrypoint[0] == "" {
 		return q, invalid("entrypoint: the program is empty")
@@ -69,6 +74,9 @@ func request(b wire.CreateRequest, key string) (lifecycle.Request, error) {
 	for k, v := range b.Env {
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
 			return q, invalid("env: %q is not the name and value of a variable", k)
+		}
+		if len(k)+1+len(v) > argMax {
+			return q, invalid("env: %.64q with its value is longer than %d bytes", k, argMax)
 		}
 		if !daemonTakes(k, v) {
 			return q, invalid("env: %q is a setting of the daemon in the sandbox, which doesn't start with this value", k)
@@ -122,9 +130,14 @@ func daemonTakes(name, value string) bool {
 	case "EXECD_OPERATION_CAPACITY":
 		n, err := strconv.Atoi(value)
 		return value == "" || err == nil && n > 0
+	case "GOMEMLIMIT": // ends any program in Go that finds it malformed
+		return memoryLimit.MatchString(value)
 	}
 	return true
 }
+
+// memoryLimit is narrower than what Go takes, and never beyond 64 bits.
+var memoryLimit = regexp.MustCompile(`^(off|[0-9]{1,18}B?|[0-9]{1,9}[KMG]iB|[0-9]{1,6}TiB)?$`)
 
 // checkFeatures refuses what this service can't do. What it can't do must not
 // be ignored: the client would believe that it holds.
