@@ -58,13 +58,14 @@ type Manager struct {
 	shell    func() string
 	uid, gid *uint32 // who runs; nil: the daemon's own account
 
-	mu   sync.Mutex
-	byID map[string]*session
+	mu    sync.Mutex
+	byID  map[string]*session
+	dying map[string]*session // being deleted, or survivors of it: nobody finds them
 }
 
 // NewManager makes a Manager whose runs are commands of r.
 func NewManager(r *command.Runner) *Manager {
-	return &Manager{commands: r, shell: launch.Shell, byID: map[string]*session{}}
+	return &Manager{commands: r, shell: launch.Shell, byID: map[string]*session{}, dying: map[string]*session{}}
 }
 
 // As makes all runs run as an account, in a daemon that serves one only. It is
@@ -90,7 +91,7 @@ type session struct {
 func (m *Manager) Create(dir string, file map[string]string) (id string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.byID) >= MaxSessions {
+	if len(m.byID)+len(m.dying) >= MaxSessions {
 		return "", ErrTooMany
 	}
 	s := &session{id: rand.Text(), home: dir, turn: make(chan struct{}, 1), state: state{dir: dir, file: file}}
@@ -100,33 +101,46 @@ func (m *Manager) Create(dir string, file map[string]string) (id string, err err
 	return s.id, nil
 }
 
-// Has reports whether a session exists.
+// Has reports whether there is something to delete.
 func (m *Manager) Has(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.byID[id] != nil
+	return m.byID[id] != nil || m.dying[id] != nil
 }
 
 // Delete forgets a session and kills everything that its runs started, also
-// what they left in the background.
+// what they left in the background. ErrNotFound says that nothing of it is left:
+// while another call is at it, and after one that failed, it is done again.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	s := m.byID[id]
-	delete(m.byID, id)
-	m.mu.Unlock()
 	if s == nil {
+		s = m.dying[id]
+	}
+	if s == nil {
+		m.mu.Unlock()
 		return ErrNotFound
 	}
+	delete(m.byID, id)
+	m.dying[id] = s
+	m.mu.Unlock()
 	s.end()
 	select { // the run that has the turn ends
 	case <-s.turn:
+		defer func() { s.turn <- struct{}{} }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	s.mu.Lock()
 	former := slices.Clone(s.leaders)
 	s.mu.Unlock()
-	return child.Tree{Mark: s.id + ".", Several: true, Former: former}.Kill(ctx)
+	if err := (child.Tree{Mark: s.id + ".", Several: true, Former: former}).Kill(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	delete(m.dying, id)
+	m.mu.Unlock()
+	return nil
 }
 
 // Close forgets all sessions, and ends their runs.

@@ -2,6 +2,8 @@ package shell
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -137,5 +139,31 @@ func TestStateLimit(t *testing.T) {
 	}
 	if got := run(t, m, id, "echo $A"); got != "1\n=0" {
 		t.Errorf("%.200q", got)
+	}
+}
+
+// A session that couldn't be ended is there to be deleted again: who is told that
+// there is none takes it for gone.
+func TestDeleteAgainAfterAFailure(t *testing.T) {
+	m := manager(t, "/bin/sh")
+	id, err := m.Create("/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.byID[id]
+	<-s.turn // a run that can't be killed
+	tooLate, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Delete(tooLate, id); !errors.Is(err, context.Canceled) {
+		t.Errorf("while a run goes on: %v", err)
+	}
+	if got := run(t, m, id, "true"); !strings.HasSuffix(got, ErrNotFound.Error()) {
+		t.Errorf("a run: %s", got)
+	}
+	s.turn <- struct{}{}
+	for _, want := range []error{nil, ErrNotFound} {
+		if err := m.Delete(t.Context(), id); !errors.Is(err, want) {
+			t.Errorf("error %v, want %v", err, want)
+		}
 	}
 }
