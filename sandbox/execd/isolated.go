@@ -269,6 +269,11 @@ func (i Isolation) CloseIsolatedSession(ctx context.Context, sandboxID, sessionI
 		return nil // no session has such an id
 	}
 	c, err := i.conn(ctx, sandboxID)
+	ours := false
+	if err == nil { // what a daemon answers means depends on which one it is
+		ours, err = c.speaks(ctx, wire.FeatureIsolated)
+		err = isolatedError(err)
+	}
 	if err == nil {
 		err = isolatedError(c.json(ctx, http.MethodDelete, wire.PathIsolated+"/session/"+sessionID, "", nil, nil))
 	}
@@ -278,8 +283,9 @@ func (i Isolation) CloseIsolatedSession(ctx context.Context, sandboxID, sessionI
 		return nil // and with the sandbox, or its processes, the session
 	case errors.Is(err, sandbox.ErrIsolatedSessionNotFound):
 		return nil
-	case errors.As(err, &no) && no.status == http.StatusInternalServerError:
-		// A foreign execd may say so of a session that is gone.
+	case !ours && errors.As(err, &no) && no.status == http.StatusInternalServerError:
+		// A foreign execd may say so of a session that is gone. Ours says it of one
+		// whose processes survive, which isn't to be found any more either.
 		if _, again := c.isolatedState(ctx, sessionID); errors.Is(again, sandbox.ErrIsolatedSessionNotFound) {
 			return nil
 		}

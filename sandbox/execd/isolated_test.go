@@ -16,9 +16,10 @@ import (
 	"github.com/astrabox/astrabox/sandbox/execd/internal/quirk"
 )
 
-// isolation reaches the sessions of a box, as a provider does.
+// isolation reaches the sessions of a box, as a provider does: over a new Conn,
+// which knows nothing of the daemon, for each operation.
 func (b *box) isolation() execd.Isolation {
-	return execd.Isolated(func(context.Context, string) (*execd.Conn, error) { return b.conn, nil })
+	return execd.Isolated(func(context.Context, string) (*execd.Conn, error) { return b.dial(quirk.Token), nil })
 }
 
 func (b *box) openIsolated() sandbox.IsolatedSession {
