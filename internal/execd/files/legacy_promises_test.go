@@ -310,3 +310,28 @@ func TestOldUploadParts(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 }
+
+// A replacement that succeeded isn't lost to another that read the file before.
+func TestOldReplacementsAtOnce(t *testing.T) {
+	o := newOld(t)
+	path := o.dir + "/f"
+	for range 30 {
+		must(t, os.WriteFile(path, []byte("<0><1><2><3><4><5>"), 0o644))
+		var wg sync.WaitGroup
+		var done [6]bool
+		for i := range done {
+			wg.Go(func() {
+				status, answer := o.json("POST", "/files/replace", fmt.Sprintf(`{"$D/f":{"old":"<%d>","new":"[%d]"}}`, i, i))
+				if done[i] = status == 200; !done[i] && !strings.Contains(answer, "changed") {
+					t.Errorf("%d %s", status, answer)
+				}
+			})
+		}
+		wg.Wait()
+		for i, ok := range done {
+			if got := get(t, path); ok != strings.Contains(got, fmt.Sprintf("[%d]", i)) {
+				t.Fatalf("of %v the file has %q", done, got)
+			}
+		}
+	}
+}
