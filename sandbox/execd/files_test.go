@@ -282,3 +282,13 @@ type seekable struct{ *strings.Reader }
 // WriteTo hides that of the embedded reader.
 func (s *seekable) WriteTo(io.Writer) (int64, error) { panic("not to be called") }
 func (s *seekable) Close() error                     { panic("not to be called") }
+
+// Nothing is removed when one of the paths can't be asked for.
+func TestFilesRemoveChecksFirst(t *testing.T) {
+	f := answering(t, wire.ServerName+"/1", func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s was asked for", r.URL.Path) })
+	err := f.Remove(t.Context(), "/p", "relative")
+	var pe *sandbox.PathError
+	if !errors.Is(err, sandbox.ErrPathRejected) || !errors.As(err, &pe) || pe.Path != "relative" {
+		t.Errorf("error %v", err)
+	}
+}
