@@ -23,7 +23,9 @@ const (
 //
 // An attachment that isn't ReadOnly takes the process over when it comes back,
 // since its own lost connection may hold it; it starts nothing then. What can't
-// be mended ends it: a gap, a process that is gone, another that took over.
+// be mended ends it: a gap, a process that is gone, another that took over, and a
+// sandbox of which the backend says that it is gone or doesn't run, which ends
+// its processes.
 // Only output is mended: Send and the like fail with ErrUnreachable while there
 // is no connection, since only the caller knows what to send again.
 func Keep(ctx context.Context, p sandbox.Processes, id string, o sandbox.AttachOptions) (sandbox.Attachment, error) {
@@ -88,7 +90,8 @@ func (k *kept) again(ctx context.Context, lost error) error {
 		if err == nil {
 			return k.change(a, lost)
 		}
-		if !errors.Is(err, sandbox.ErrUnreachable) && !errors.Is(err, sandbox.ErrProcessHeld) {
+		over := errors.Is(err, sandbox.ErrNotFound) || errors.Is(err, sandbox.ErrGone) || errors.Is(err, sandbox.ErrNotRunning)
+		if over || !errors.Is(err, sandbox.ErrUnreachable) && !errors.Is(err, sandbox.ErrProcessHeld) {
 			return err
 		}
 		select {
