@@ -117,7 +117,7 @@ func isolatedIdle(ctx context.Context, s *Stage, r *room) error {
 	if err != nil {
 		return NoError("opening a session", err)
 	}
-	if _, err := r.run(ctx, a, script.Sleep(2500*time.Millisecond), script.Emit("x")); err != nil {
+	if _, err := r.run(ctx, a, script.Sleep(1500*time.Millisecond), script.Emit("x")); err != nil {
 		return err
 	}
 	ended, err := eventually(ctx, 20*time.Second, func() (bool, error) {
