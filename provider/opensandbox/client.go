@@ -178,17 +178,17 @@ func (c *client) baseURL() (*url.URL, error) {
 	}
 	b, err := os.ReadFile(c.listenFile)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoAddress, err)
+		return nil, fmt.Errorf("%w: %s: %w", errNoAddress, settingListenFile, err)
 	}
 	var l struct {
 		URL string `json:"url"`
 	}
 	if err := json.Unmarshal(b, &l); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", errNoAddress, c.listenFile, err)
+		return nil, fmt.Errorf("%w: %s: %s isn't JSON with a url: %w", errNoAddress, settingListenFile, c.listenFile, err)
 	}
 	u, err := parseBase(l.URL)
 	if err != nil {
-		return nil, fmt.Errorf("%w: url in %s %w", errNoAddress, c.listenFile, err)
+		return nil, fmt.Errorf("%w: %s: the url in %s %w", errNoAddress, settingListenFile, c.listenFile, err)
 	}
 	return u, nil
 }
@@ -199,9 +199,13 @@ func (c *client) apiKey() (string, error) {
 	}
 	b, err := os.ReadFile(c.keyFile)
 	if err != nil {
-		return "", fmt.Errorf("its API key can't be read: %w", err)
+		return "", fmt.Errorf("its API key can't be read: %s: %w", settingKeyFile, err)
 	}
-	return strings.TrimSpace(string(b)), nil
+	key := strings.TrimSpace(string(b))
+	if err := checkKey(key); err != nil {
+		return "", fmt.Errorf("its API key can't be used: %s: the key in %s %w", settingKeyFile, c.keyFile, err)
+	}
+	return key, nil
 }
 
 // unsent reports whether the request certainly didn't reach the service.
@@ -271,8 +275,10 @@ func failed(err error, id string, missing sandbox.Code) error {
 		e = sandbox.Errorf(sandbox.CodeUnavailable, "%w", err)
 	case notFound(err):
 		e = sandbox.Errorf(missing, "the lifecycle service knows no sandbox %s: %s", id, r.message)
+	case r.status == http.StatusNotFound && r.code == "":
+		e = sandbox.Errorf(sandbox.CodeUnavailable, "there is no lifecycle API at that address (404, without the API's error code): does %s end in the API's path, which is mostly /v1, as in %s?", settingBaseURL, exampleURL)
 	case r.status == http.StatusUnauthorized, r.status == http.StatusForbidden:
-		e = sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service refused the API key")
+		e = sandbox.Errorf(sandbox.CodeUnavailable, "the lifecycle service refused the API key; set the right one with %s or %s", settingKey, settingKeyFile)
 		e.Retryable = false
 	case r.status == http.StatusNotImplemented:
 		e = sandbox.Errorf(sandbox.CodeUnsupported, "open_sandbox: %s", r.message)

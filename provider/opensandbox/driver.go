@@ -15,11 +15,8 @@ package opensandbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/astrabox/astrabox/sandbox"
@@ -52,7 +49,7 @@ func init() {
 		SeamVersion: "1.0",
 		Declares:    declared,
 		Settings: []sandbox.Setting{
-			{Name: settingBaseURL, Doc: "base URL of the lifecycle API, with scheme, such as http://127.0.0.1:8080/v1"},
+			{Name: settingBaseURL, Doc: "base URL of the lifecycle API, with scheme and path, such as http://127.0.0.1:8080/v1"},
 			{Name: settingListenFile, Doc: `JSON file with the base URL as "url", read again for each request; used when the base URL isn't set`},
 			{Name: settingKey, Secret: true, Doc: "API key of the lifecycle service"},
 			{Name: settingKeyFile, Doc: "file that holds the API key, read again for each request; used when the key isn't set"},
@@ -98,36 +95,16 @@ func New(h sandbox.Host) (*Provider, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	c := &client{listenFile: get(settingListenFile), key: get(settingKey), keyFile: get(settingKeyFile)}
-	var wrong []error
-	bad := func(setting, format string, args ...any) {
-		wrong = append(wrong, fmt.Errorf("%s %s", setting, fmt.Sprintf(format, args...)))
+	r := reading{get: get}
+	c := &client{
+		base: r.base(), listenFile: get(settingListenFile), key: r.key(), keyFile: get(settingKeyFile),
+		timeout: r.duration(settingTimeout, 15*time.Second),
 	}
-	switch base := get(settingBaseURL); {
-	case base != "":
-		u, err := parseBase(base)
-		if err != nil {
-			bad(settingBaseURL, "%v", err)
-		}
-		c.base = u
-	case c.listenFile == "":
-		bad(settingBaseURL, "is not set, nor is %s", settingListenFile)
-	}
-	c.timeout = duration(get(settingTimeout), 15*time.Second, func(err error) { bad(settingTimeout, "%v", err) })
-	p.ready = max(c.timeout, duration(get(settingReady), 120*time.Second, func(err error) { bad(settingReady, "%v", err) }))
-	switch p.scheme = get(settingScheme); p.scheme {
-	case "", "http", "https":
-	default:
-		bad(settingScheme, "must be http or https")
-	}
-	if v := get(settingProxy); v != "" {
-		var err error
-		if p.proxy, err = strconv.ParseBool(v); err != nil {
-			bad(settingProxy, "must be true or false")
-		}
-	}
-	if len(wrong) > 0 {
-		return nil, sandbox.Errorf(sandbox.CodeInvalid, "open_sandbox: %v", errors.Join(wrong...))
+	p.ready = max(c.timeout, r.duration(settingReady, 120*time.Second))
+	p.scheme = r.scheme()
+	p.proxy = r.boolean(settingProxy)
+	if len(r.wrong) > 0 {
+		return nil, sandbox.Errorf(sandbox.CodeInvalid, "open_sandbox: %v", errors.Join(r.wrong...))
 	}
 	c.http = &http.Client{
 		// A redirect would carry the API key to wherever it points.
@@ -140,34 +117,6 @@ func New(h sandbox.Host) (*Provider, error) {
 	}
 	p.api = c
 	return p, nil
-}
-
-// parseBase reads a base URL. Its text is left out of errors: it may hold a password.
-func parseBase(s string) (*url.URL, error) {
-	u, err := url.Parse(s)
-	switch {
-	case err != nil:
-		return nil, errors.New("is not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("must begin with http:// or https://")
-	case u.Host == "":
-		return nil, errors.New("names no host")
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return nil, errors.New("must have no user, query or fragment")
-	}
-	return u, nil
-}
-
-func duration(s string, otherwise time.Duration, bad func(error)) time.Duration {
-	if s == "" {
-		return otherwise
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 {
-		bad(errors.New("must be a duration above zero, such as 15s"))
-		return otherwise
-	}
-	return d
 }
 
 // Name implements sandbox.Provider.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/astrabox/astrabox/internal/sandboxd"
-	"github.com/astrabox/astrabox/provider/opensandbox"
 	"github.com/astrabox/astrabox/provider/opensandbox/wire"
 	"github.com/astrabox/astrabox/sandbox"
 )
@@ -340,32 +339,6 @@ func TestSecretsStayOut(t *testing.T) {
 	_, err = p.Connect(quick(t), "a")
 	if err == nil || strings.Contains(err.Error(), scriptKey) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestSettings(t *testing.T) {
-	const base, key = "ASTRABOX_SANDBOX_OPENAPI_BASE_URL", "ASTRABOX_SANDBOX_OPENAPI_KEY"
-	for name, m := range map[string]map[string]string{
-		"nothing":     {},
-		"no scheme":   {base: "127.0.0.1:8080"},
-		"other one":   {base: "ftp://host"},
-		"no host":     {base: "http://"},
-		"password":    {base: "http://user:hunter2@host/v1"},
-		"query":       {base: "http://host/v1?key=hunter2"},
-		"bad time":    {base: "http://host", "ASTRABOX_SANDBOX_OPENAPI_TIMEOUT": "soon"},
-		"no time":     {base: "http://host", "ASTRABOX_SANDBOX_READY_TIMEOUT": "0s"},
-		"bad scheme":  {base: "http://host", "ASTRABOX_SANDBOX_ENDPOINT_SCHEME": "ws"},
-		"bad boolean": {base: "http://host", "ASTRABOX_SANDBOX_SERVER_PROXY": "maybe"},
-	} {
-		_, err := opensandbox.New(settings(m))
-		e := wantCode(t, err, sandbox.CodeInvalid)
-		if strings.Contains(e.Error(), "hunter2") || !strings.Contains(e.Error(), "ASTRABOX_SANDBOX_") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	_, err := opensandbox.New(settings(map[string]string{base: "http://host/", key: "k"}))
-	if err != nil {
-		t.Error(err)
 	}
 }
 
