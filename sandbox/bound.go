@@ -341,7 +341,7 @@ func (b *Bound) check(h Handle) (id string, err error) {
 		return "", Errorf(CodeUnavailable, "the backend %s gave no handle", b.name)
 	}
 	if id, err = safely(func() (string, error) { return h.SandboxID(), nil }); err != nil || !ValidID(id) {
-		return "", Errorf(CodeUnavailable, "the backend %s gave a sandbox without a usable id", b.name)
+		return "", Errorf(CodeUnavailable, "the backend %s gave a sandbox without a usable id: %q", b.name, shorten(id, 80))
 	}
 	_, err = safely(func() (struct{}, error) { return struct{}{}, b.checkFaces(h) })
 	if err != nil && CodeOf(err) == "" {

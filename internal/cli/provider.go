@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/astrabox/astrabox/internal/fault"
 	"github.com/astrabox/astrabox/internal/verify"
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/conform"
@@ -65,7 +66,15 @@ Exit code 1: a promise is broken.`,
 				return usageError{err}
 			}
 			if o.Disable, err = sandbox.ParseMask(c.Getenv("ASTRABOX_SANDBOX_DISABLE")); err != nil {
-				return usage("ASTRABOX_SANDBOX_DISABLE: %v", err)
+				return usage("ASTRABOX_SANDBOX_DISABLE: %s", fault.From(err).Public)
+			}
+			switch {
+			case o.Conform.Timeout <= 0:
+				return usage("--timeout must be above zero")
+			case o.ShortTTL < 0:
+				return usage("--short-ttl must not be negative")
+			case strings.TrimSpace(o.Image) == "":
+				return usage("--image must name an image")
 			}
 			if o.Conform.Deviations, err = deviationList(deviations); err != nil {
 				return err

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,10 +44,14 @@ func (c *command) logger(level string) (*slog.Logger, error) {
 }
 
 // untilInterrupted gives a context that the first Ctrl-C ends. After it the
-// signal is the system's again, so that a second one kills.
+// signal is the system's again, so that a second one kills. The end of whoever
+// reads the output ("| head") ends it, too, and never kills: what was made has
+// to be taken away.
 func (c *command) untilInterrupted(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	interrupts, stop := c.Interrupts()
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -52,10 +59,12 @@ func (c *command) untilInterrupted(ctx context.Context) (context.Context, func()
 		case <-interrupts:
 			stop()
 			cancel()
+		case <-unread:
+			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, func() { cancel(); <-done; stop() }
+	return ctx, func() { cancel(); <-done; stop(); signal.Stop(unread) }
 }
 
 func (c *command) serveCommand() *cobra.Command {

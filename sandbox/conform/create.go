@@ -229,10 +229,7 @@ func (s *Stage) refusedCreate(ctx context.Context, what string, code sandbox.Cod
 // nothingLeft wants no sandbox of the spec's attempt, except one that the error
 // of the create names. Without a way to ask it is nil.
 func (s *Stage) nothingLeft(ctx context.Context, spec sandbox.CreateSpec, createErr error) error {
-	if s.Finder == nil {
-		return nil
-	}
-	info, found, err := s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	info, found, err := s.leftOf(ctx, spec)
 	if err != nil {
 		return NoError("looking for what a failed create left", err)
 	}
@@ -245,6 +242,22 @@ func (s *Stage) nothingLeft(ctx context.Context, spec sandbox.CreateSpec, create
 		return nil
 	}
 	return Unmet("a create that failed to leave nothing", "it failed with %v, and the sandbox %s is %s", createErr, info.ID, info.State)
+}
+
+// leftOf looks for a sandbox of a spec's attempt; a backend that can't be asked
+// gives none.
+func (s *Stage) leftOf(ctx context.Context, spec sandbox.CreateSpec) (info sandbox.Info, found bool, err error) {
+	switch {
+	case s.Finder != nil:
+		return s.Finder.FindSandboxByAssignment(ctx, spec.InstallationID, spec.AssignmentID)
+	case s.Inventory != nil:
+		left, err := s.list(ctx, map[string]string{sandbox.KeyInstallation: spec.InstallationID, sandbox.KeyAssignmentID: spec.AssignmentID})
+		if err != nil || len(left) == 0 {
+			return info, false, err
+		}
+		return left[0], true, nil
+	}
+	return info, false, nil
 }
 
 // cancelledCreates gives up creates at different moments.

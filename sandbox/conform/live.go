@@ -44,26 +44,40 @@ type Live struct {
 	mu     sync.Mutex
 	able   bool              // a sandbox was made
 	unable string            // the clause that makes or couldn't make the first one; empty when able
-	turned map[string]string // clauses that were turned away since, with the one because of which
+	proved bool              // a sandbox was destroyed with proof
+	leaky  string            // the clause whose sandbox couldn't be, while none was
+	turned map[string]string // why clauses were turned away
 }
 
-// creates refuses to make a sandbox for a clause when another one couldn't, and
-// none was made so far. plain: its spec is one with which a create has to
-// succeed, so that a failure of it, a panic or a hang too, is one for all.
+// creates refuses to make a sandbox for a clause when another one couldn't make
+// or destroy one, and none ever did. plain: its spec is one with which a create
+// has to succeed, so that a failure of it, a panic or a hang too, is one for all.
 func (l *Live) creates(clause string, plain bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.unable != "" && l.unable != clause {
+	why := l.without(clause)
+	if l.leaky != "" && l.leaky != clause {
+		why = "a sandbox couldn't be destroyed with proof, and no more are made, see " + l.leaky
+	}
+	if why != "" {
 		if l.turned == nil {
 			l.turned = map[string]string{}
 		}
-		l.turned[clause] = l.unable
-		return errors.New("no sandbox could be made")
+		l.turned[clause] = why
+		return errors.New(why)
 	}
 	if plain && !l.able {
 		l.unable = clause // until it has one
 	}
 	return nil
+}
+
+// without says that a clause is to do without sandboxes. l.mu is held.
+func (l *Live) without(clause string) string {
+	if l.unable == "" || l.unable == clause {
+		return ""
+	}
+	return "no sandbox could be made, see " + l.unable
 }
 
 // created says that a sandbox was made.
@@ -73,16 +87,32 @@ func (l *Live) created() {
 	l.able, l.unable = true, ""
 }
 
+// cleared says whether a clause's sandboxes were destroyed with proof.
+func (l *Live) cleared(clause string, proved bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case proved:
+		l.proved = true
+	case !l.proved && l.leaky == "":
+		l.leaky = clause
+	}
+}
+
 // stuck is Case.stuck of a clause. A backend that makes no sandbox is likely to
-// do nothing else, so that no further clause is tried on it.
-func (l *Live) stuck(clause string) func() (away string, keeps bool) {
-	return func() (string, bool) {
+// do nothing else, so that no further clause is tried on it. One that destroys
+// none is asked what needs no sandbox.
+func (l *Live) stuck(clause string) func() (away, keeps string) {
+	return func() (away, keeps string) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if first := firstNonEmpty(l.turned[clause], l.unable); first != "" && first != clause {
-			return "no sandbox could be made, see " + first, false
+		switch {
+		case l.unable == clause:
+			keeps = "no sandbox could be made, so the rest is not run"
+		case l.leaky == clause:
+			keeps = "a sandbox couldn't be destroyed with proof, so no more are made"
 		}
-		return "", l.unable == clause
+		return firstNonEmpty(l.turned[clause], l.without(clause)), keeps
 	}
 }
 
@@ -102,8 +132,8 @@ const Installation = "astrabox-conform"
 
 // Cases gives the cases of LifecycleContract, and of DataContract and
 // ProcessesContract on a sandbox that is made when the first of them runs.
-// When the first sandbox can't be made, that clause fails, and the rest is not
-// run.
+// When the first sandbox can't be made, or not be destroyed with proof, that
+// clause fails, and the rest is not run.
 func (l *Live) Cases() (out []Case) {
 	for _, c := range LifecycleContract() {
 		declared, _ := declares(l.Provider.Caps, c.Capability)

@@ -21,9 +21,9 @@ type Case struct {
 	check    func(context.Context) error
 	refusal  func(context.Context) error
 	after    func(context.Context) error // clean-up, also after a panic or an abandoned clause
-	// stuck says what keeps the clause from being tried (empty: nothing), and
-	// whether it keeps others from it. Nil: neither.
-	stuck func() (away string, keeps bool)
+	// stuck says what keeps the clause from being tried, and, when it failed,
+	// what it keeps others from. Empty: nothing; nil: neither.
+	stuck func() (away, keeps string)
 }
 
 // Options of a run. The zero value runs everything.
@@ -115,14 +115,29 @@ func (c Case) Run(ctx context.Context, o Options) (r Result) {
 	err := guard(ctx, firstSet(c.timeout, o.Timeout, 30*time.Second), firstSet(o.Grace, 5*time.Second), do)
 	if c.after != nil {
 		cleanup := guard(context.WithoutCancel(ctx), 30*time.Second, firstSet(o.Grace, 5*time.Second), c.after)
-		if err == nil && cleanup != nil {
+		if err == nil {
 			err = cleanup
+		} else if cleanup != nil {
+			err = besides(err, cleanup)
 		}
 	}
 	if err != nil && ctx.Err() != nil {
 		return Result{Status: NotRun, Reason: o.text(endOf(ctx))}
 	}
 	return c.judge(err, passed, o)
+}
+
+// besides adds what went wrong with the clean-up to a clause's failure.
+func besides(err, cleanup error) error {
+	var f, more *Failure
+	var s *skipped
+	if errors.As(err, &s) {
+		return cleanup
+	}
+	if !errors.As(err, &f) || !errors.As(cleanup, &more) {
+		return errors.Join(err, cleanup)
+	}
+	return &Failure{Expected: f.Expected, Seen: f.Seen + "; afterwards " + more.Seen}
 }
 
 // endOf says why a run ended before its clauses did.
@@ -158,7 +173,7 @@ func (o Options) text(s string) string {
 // judge turns what a clause returned into its result.
 func (c Case) judge(err error, passed Result, o Options) Result {
 	deviation, listed := o.Deviations[c.ID]
-	away, keeps := "", false
+	away, keeps := "", ""
 	if c.stuck != nil {
 		away, keeps = c.stuck()
 	}
@@ -185,8 +200,8 @@ func (c Case) judge(err error, passed Result, o Options) Result {
 		r.Reason = c.absent() + ", so what it would give must be refused"
 	}
 	switch {
-	case keeps:
-		r.Reason = "no sandbox could be made, so the rest is not run"
+	case keeps != "":
+		r.Reason = keeps
 	case listed && passed.Status == Passed:
 		r.Status, r.Reason = Deviation, o.text(deviation)
 	}

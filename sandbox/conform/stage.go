@@ -151,8 +151,11 @@ func (s *Stage) clear(ctx context.Context) error {
 			failed = errors.Join(failed, fmt.Errorf("the sandbox %s is left over: %s", id, d.Detail))
 		}
 	}
+	if len(seen) > 0 {
+		s.cleared(s.clause, failed == nil)
+	}
 	if failed != nil {
-		return Unmet("the clause's sandboxes to be destroyed with proof", "%v", failed)
+		return Unmet("the clause's sandboxes to be destroyed with proof", "%s", strings.ReplaceAll(failed.Error(), "\n", "; "))
 	}
 	return nil
 }

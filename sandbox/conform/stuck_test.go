@@ -144,6 +144,106 @@ func TestSomeSandboxesCanBeMade(t *testing.T) {
 	})
 }
 
+// unproven is a provider whose sandboxes nobody sees go.
+type unproven struct{ *sandboxfake.Provider }
+
+func (u unproven) Probe(ctx context.Context, id string) (sandbox.Observation, error) {
+	o, err := u.Provider.Probe(ctx, id)
+	if o.Status == sandbox.ObservedGone {
+		return sandbox.Observation{}, sandbox.Errorf(sandbox.CodeUnavailable, "no sandbox %s", id)
+	}
+	return o, err
+}
+
+// spaced gives ids that can't be used.
+type spaced struct{ *sandboxfake.Provider }
+
+func (s spaced) Create(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	h, err := s.Provider.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return renamed{h, "box " + h.SandboxID()}, nil
+}
+
+// Where a sandbox can't be destroyed with proof, no more are made, and what
+// needs none says what is wrong.
+func TestNoSandboxCanBeDestroyed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wrap   func(*sandboxfake.Provider) sandbox.Provider
+		seen   []string // by create.id
+		failed []string
+	}{
+		"an error for what is gone": {func(p *sandboxfake.Provider) sandbox.Provider { return unproven{p} },
+			[]string{"is left over: the delete was accepted; the check failed (SANDBOX_NOT_AVAILABLE: no sandbox"}, []string{"create.id", "unknown.probe"}},
+		"ids with a space": {func(p *sandboxfake.Provider) sandbox.Provider { return spaced{p} },
+			[]string{`"box `, "afterwards the sandbox box ", "is left over: SANDBOX_NAME_INVALID"}, []string{"create.id"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := sandboxfake.New(sandboxfake.Options{})
+				defer p.Close()
+				b, err := sandbox.Bind(p.Driver(), tt.wrap(p))
+				if err != nil {
+					t.Fatal(err)
+				}
+				live := &conform.Live{Provider: b, Spec: spec, Account: sandboxfake.Account}
+				r := conform.Check(t.Context(), live.Cases(), conform.Options{})
+				if err := live.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				var failed []string
+				for _, c := range r.Clauses {
+					if c.Status == conform.Failed {
+						failed = append(failed, c.ID)
+					}
+					if c.Status == conform.NotRun && c.Reason != "a sandbox couldn't be destroyed with proof, and no more are made, see create.id" {
+						t.Errorf("%s: %s", c.ID, c.Reason)
+					}
+				}
+				if diff := cmp.Diff(tt.failed, failed); diff != "" || r.OK() {
+					t.Errorf("%+v, %s", r.Summary, diff)
+				}
+				first, _ := r.Find("create.id")
+				for _, part := range tt.seen {
+					if !strings.Contains(first.Seen, part) {
+						t.Errorf("%q isn't in %q", part, first.Seen)
+					}
+				}
+			})
+		})
+	}
+}
+
+// leaking leaves a sandbox behind where it refuses an image.
+type leaking struct{ *sandboxfake.Provider }
+
+func (l leaking) Create(ctx context.Context, spec sandbox.CreateSpec) (sandbox.Handle, error) {
+	h, err := l.Provider.Create(ctx, spec)
+	if err != nil && spec.Image != "image" {
+		spec.Image = "image"
+		_, _ = l.Provider.Create(ctx, spec)
+	}
+	return h, err
+}
+
+// What a failed create leaves is found by a listing, too.
+func TestLeftoversAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := sandboxfake.New(sandboxfake.Options{Capabilities: &sandbox.Capabilities{InventoryListing: true}})
+		defer p.Close()
+		b, err := sandbox.Bind(p.Driver(), leaking{p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live := &conform.Live{Provider: b, Spec: spec}
+		r := conform.Check(t.Context(), live.Cases(), conform.Options{Run: regexp.MustCompile(`^create\.image$`)})
+		if got, _ := r.Find("create.image"); got.Status != conform.Failed || got.Expected != "a create that failed to leave nothing" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // What is masked is never reported as kept: its clauses are not-declared, in
 // the structural suite as in the live one, and what needs it goes with it.
 func TestMask(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"strings"
@@ -74,6 +75,32 @@ func TestVerifyInterrupted(t *testing.T) {
 				t.Errorf("mounted below %s: %v", tmp, err)
 			}
 		})
+	}
+}
+
+// When nobody reads the report any more, what was made is taken away as well.
+func TestVerifyUnread(t *testing.T) {
+	tmp := t.TempDir()
+	cmd, _, errOut := command(t, []string{"TMPDIR=" + tmp}, "provider", "verify", "open_sandbox")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(r); lines.Scan() && !strings.Contains(lines.Text(), "create.id"); {
+	}
+	r.Close()
+	if code := exitCode(t, cmd.Wait()); code != 130 {
+		t.Errorf("exit %d, %s", code, errOut)
+	}
+	if left, err := os.ReadDir(tmp); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

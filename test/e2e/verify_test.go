@@ -141,6 +141,9 @@ func TestVerifyReportsFailures(t *testing.T) {
 		"a bad pattern":          {[]string{"provider", "verify", "open_sandbox", "--run", "("}, "--run"},
 		"a pattern of nothing":   {[]string{"provider", "verify", "open_sandbox", "--run", "^nothing.such$"}, "matches no clause"},
 		"a report to nowhere":    {[]string{"provider", "verify", "open_sandbox", "--junit", "/nonexistent/report.xml"}, "--junit"},
+		"no time":                {[]string{"provider", "verify", "open_sandbox", "--timeout", "0s"}, "--timeout must be above zero"},
+		"a negative lease":       {[]string{"provider", "verify", "open_sandbox", "--short-ttl", "-1s"}, "--short-ttl"},
+		"no image":               {[]string{"provider", "verify", "open_sandbox", "--image", " "}, "--image"},
 		"no reason":              {[]string{"provider", "verify", "open_sandbox", "--deviation", "create.id"}, "ID=REASON"},
 		"a deviation of nothing": {[]string{"provider", "verify", "open_sandbox", "--deviation", "create.idd=typo"}, "create.idd"},
 	} {
