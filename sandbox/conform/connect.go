@@ -154,7 +154,7 @@ func (o operation) unknown(ctx context.Context, b backend, id string) error {
 	case o.unsupported(err):
 		return Skip("the backend has no %s", o.method)
 	case o.id == "probe" && err != nil:
-		return NoError(doing, err)
+		return Unmet(doing+" to say that it is gone, without an error", "%v", err)
 	case o.id == "probe" && answer != `gone ""`:
 		return Unmet(doing+" to say that it is gone", "%s", answer)
 	case o.id == "probe", o.id == "kill" && err == nil:
