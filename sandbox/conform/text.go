@@ -2,6 +2,7 @@ package conform
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -219,7 +220,7 @@ func errorName(err error) string {
 		"sandbox.ErrUnreachable": sandbox.ErrUnreachable, "sandbox.ErrChanged": sandbox.ErrChanged, "fs.ErrExist": fs.ErrExist,
 		"context.Canceled": context.Canceled, "context.DeadlineExceeded": context.DeadlineExceeded,
 	} {
-		if err == known {
+		if errors.Is(err, known) && errors.Is(known, err) { // just this one, and not what wraps it
 			return name
 		}
 	}
