@@ -227,7 +227,11 @@ func (c *Conn) attempt(ctx context.Context, r request, e sandbox.Endpoint) (*htt
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	return nil, c.refused(resp)
+	err = c.refused(resp)
+	if errors.Is(err, sandbox.ErrUnreachable) {
+		c.forget() // something else may have the address by now
+	}
+	return nil, err
 }
 
 // fromDaemon reports whether an answer can be the daemon's. AstraBox's own names

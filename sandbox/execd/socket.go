@@ -19,10 +19,12 @@ func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*webso
 		return nil, unreachable(ctx, err)
 	}
 	ws, err := c.openSocket(ctx, before, path, query, protocol)
+	if errors.Is(err, sandbox.ErrUnreachable) {
+		c.forget() // as in attempt
+	}
 	if err == nil || !errors.Is(err, errStale) {
 		return ws, err
 	}
-	c.forget()
 	after, again := c.address(ctx)
 	if again != nil || same(before, after) {
 		return nil, err

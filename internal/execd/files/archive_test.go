@@ -287,3 +287,19 @@ func TestOlderDaemon(t *testing.T) {
 		}
 	}
 }
+
+// A zip that would have too many files is refused before anything of it is sent.
+func TestZipOfTooMany(t *testing.T) {
+	f, dir := setup(t)
+	must(t, os.WriteFile(dir+"/0", nil, 0o600))
+	for i := range sandbox.MaxZipEntries {
+		must(t, os.Link(dir+"/0", fmt.Sprint(dir, "/", i+1)))
+	}
+	r, err := sandbox.Archive(t.Context(), f, dir, sandbox.ArchiveZip)
+	if !errors.Is(err, sandbox.ErrLimit) {
+		t.Errorf("error %v", err)
+	}
+	if err == nil {
+		r.Close()
+	}
+}
