@@ -2,6 +2,7 @@ package execd_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -39,6 +40,34 @@ func TestCloseOfWhatSurvives(t *testing.T) {
 			})
 			err := i.CloseIsolatedSession(t.Context(), "s", "s1")
 			if (err == nil) != c.closed || !c.closed && sandbox.CodeOf(err) != sandbox.CodeUnavailable {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+// A session has ended with its sandbox, also when that goes while one closes it.
+func TestCloseOfASandboxThatGoes(t *testing.T) {
+	gone := sandbox.Errorf(sandbox.CodeNotFound, "no such sandbox")
+	for name, c := range map[string]struct {
+		first, then error // of reaching the sandbox
+		closed      bool
+	}{
+		"gone":        {gone, errors.New("asked again"), true},
+		"paused":      {sandbox.Errorf(sandbox.CodeNotRunning, "it is paused"), errors.New("asked again"), true},
+		"going":       {nil, gone, true},
+		"pausing":     {nil, sandbox.Errorf(sandbox.CodeNotRunning, "it is paused"), true},
+		"only silent": {nil, nil, false},
+		"unknown":     {nil, sandbox.Errorf(sandbox.CodeUnavailable, "no answer"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			i := execd.Isolated(func(context.Context, string) (*execd.Conn, error) {
+				asked++
+				away := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+				return serve(t, map[string]http.HandlerFunc{"GET /version": away}), []error{c.first, c.then}[min(asked, 2)-1]
+			})
+			if err := i.CloseIsolatedSession(t.Context(), "s", "s1"); (err == nil) != c.closed {
 				t.Errorf("error %v", err)
 			}
 		})
