@@ -433,3 +433,45 @@ func parse(t testing.TB, s string, mode *uint32, uid, gid *int) {
 		t.Fatal(err)
 	}
 }
+
+// The error of a rename names the path that it is about.
+func TestRenameNamesThePath(t *testing.T) {
+	f, dir := setup(t)
+	put(t, dir+"/file", "x")
+	for _, c := range []struct{ from, to, about string }{
+		{"/none", "/new", "/none"},
+		{"/none/x", "/new", "/none/x"},
+		{"/file", "/none/x", "/none/x"},
+		{"/file", "/file/x", "/file/x"},
+	} {
+		err := f.Rename(t.Context(), dir+c.from, dir+c.to)
+		var pe *sandbox.PathError
+		if !errors.As(err, &pe) || pe.Path != dir+c.about {
+			t.Errorf("%s to %s: %v", c.from, c.to, err)
+		}
+	}
+}
+
+// A slash at the end asks for a directory: a file isn't meant.
+func TestSlashMeansADirectory(t *testing.T) {
+	f, dir := setup(t)
+	put(t, dir+"/file", "x")
+	must(t, os.Symlink("file", dir+"/link"))
+	for _, name := range []string{"/file/", "/link/"} {
+		for op, err := range map[string]error{
+			"remove":    f.Remove(t.Context(), dir+name),
+			"removeall": f.RemoveAll(t.Context(), dir+name),
+			"rename":    f.Rename(t.Context(), dir+name, dir+"/new"),
+			"write":     f.Write(t.Context(), dir+name, strings.NewReader("y"), sandbox.WriteOptions{}),
+		} {
+			if !errors.Is(err, sandbox.ErrPathRejected) {
+				t.Errorf("%s %s: %v", op, name, err)
+			}
+		}
+	}
+	if got := names(t, dir); len(got) != 2 || get(t, dir+"/file") != "x" {
+		t.Errorf("there is %v", got)
+	}
+	must(t, os.Mkdir(dir+"/d", 0o755))
+	must(t, f.Remove(t.Context(), dir+"/d/"))
+}
