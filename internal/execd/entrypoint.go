@@ -1,25 +1,33 @@
 package execd
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/hang"
 	"github.com/astrabox/astrabox/internal/execd/launch"
 )
 
 // startEntrypoint starts args with the daemon's standard descriptors, working
 // directory, account and environment, without what is the daemon's alone.
 func startEntrypoint(r *child.Reaper, args []string) (*child.Child, error) {
-	path, err := lookPath(args[0])
-	if err != nil {
-		return nil, err
-	}
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = "/"
+	}
+	path, err := hang.Do(context.Background(), func() (string, error) {
+		path, err := lookPath(args[0])
+		if err == nil {
+			hang.Program(path, dir)
+		}
+		return path, err
+	}, nil)
+	if err != nil {
+		return nil, err
 	}
 	return r.Start(child.Spec{
 		Path: path, Args: args, Dir: dir, Files: []int{0, 1, 2},

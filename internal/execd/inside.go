@@ -3,6 +3,7 @@ package execd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/confine"
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/internal/execd/isolated"
+	"github.com/astrabox/astrabox/internal/execd/launch"
 	"github.com/astrabox/astrabox/internal/execd/process"
 	"github.com/astrabox/astrabox/internal/execd/shell"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -41,7 +43,12 @@ func SessionMain(cgo bool) int {
 		in, err = newInside(session, reaper, log)
 	}
 	if err == nil {
+		err = in.try()
+	}
+	if err == nil {
 		err = session.Ready()
+	} else if err = session.Fail(err); err == nil {
+		return exitFailed // the daemon was told
 	}
 	if err != nil {
 		log.Error("an isolated session can't start", "error", err)
@@ -86,6 +93,49 @@ func newInside(session *isolated.Session, reaper *child.Reaper, log *slog.Logger
 	in.shell, err = in.server.sessions.Create(session.Workspace, nil)
 	return in, err
 }
+
+// try runs a shell that does nothing. Whatever would keep each run of the session
+// from working (an account that can't enter the workspace, or isn't one of the
+// sandbox's, or something that covers what programs need) is a mistake of the
+// request, and shows at once. Where there is no shell at all, processes can still run.
+func (in *inside) try() error {
+	ctx, cancel := context.WithTimeout(context.Background(), tryTime)
+	defer cancel()
+	result, err := in.server.commands.Run(ctx, command.Run{
+		Launch: launch.Request{
+			Argv: []string{launch.Shell(), "-c", ":"}, Dir: in.workspace, Environ: []string{}, UID: &in.uid, GID: &in.gid,
+		},
+		Output: func(byte, []byte) bool { return true },
+	})
+	var none *launch.LookupError
+	if errors.As(err, &none) {
+		return nil
+	}
+	if err == nil && result.Code == 0 {
+		return nil
+	}
+	why := "the account may not enter the workspace"
+	switch {
+	case err == nil:
+		_, trace := exitText(result, 0)
+		why = "a shell ends with " + trace[0]
+	case errors.Is(err, syscall.EINVAL):
+		why = "the sandbox has no account or group of that number"
+	case !errors.Is(err, syscall.EACCES):
+		status, e, _ := startFailure(err)
+		if status != http.StatusBadRequest && status != http.StatusInternalServerError {
+			return &isolated.Error{Status: status, Code: e.Code, Message: e.Message}
+		}
+		why = e.Message
+	}
+	return &isolated.Error{
+		Status: http.StatusBadRequest, Code: wire.CodeRuntime,
+		Message: fmt.Sprintf("nothing can run in such a session: %s (uid %d, gid %d, in %s)", why, in.uid, in.gid, in.workspace),
+	}
+}
+
+// tryTime bounds a trial.
+const tryTime = 10 * time.Second
 
 // routes are what a session is asked for. All of it comes through the daemon,
 // which has looked at the token.

@@ -264,7 +264,7 @@ func TestIsolatedRefusals(t *testing.T) {
 	}{
 		"no such workspace":   {func(s *sandbox.IsolatedSessionSpec) { s.Workspace = dir + "/none" }, "doesn't exist"},
 		"a file as workspace": {func(s *sandbox.IsolatedSessionSpec) { s.Source = "/etc/passwd" }, "not a directory"},
-		"a link":              {func(s *sandbox.IsolatedSessionSpec) { s.Source = strings.TrimSuffix(dir, "/ws") + "/link" }, "not a directory"},
+		"a link":              {func(s *sandbox.IsolatedSessionSpec) { s.Source = strings.TrimSuffix(dir, "/ws") + "/link" }, "is a link"},
 		"a system directory":  {func(s *sandbox.IsolatedSessionSpec) { s.Source = "/usr/share" }, "directory of the system"},
 		"above one": {func(s *sandbox.IsolatedSessionSpec) {
 			s.Writable = []string{"/opt"}
@@ -272,7 +272,7 @@ func TestIsolatedRefusals(t *testing.T) {
 		}, "directory of the system"},
 		"/proc": {func(s *sandbox.IsolatedSessionSpec) {
 			s.Binds = []sandbox.IsolatedBind{{Source: "/proc/1/root", Path: "/mnt"}}
-		}, "directory"},
+		}, "link"},
 		"/dev": {func(s *sandbox.IsolatedSessionSpec) {
 			s.Binds = []sandbox.IsolatedBind{{Source: "/dev/null", Path: "/tmp/x"}}
 		}, "neither a directory nor"},
@@ -360,8 +360,11 @@ func TestIsolatedLinksLeadNowhere(t *testing.T) {
 	if list, err := os.ReadDir(private); len(list) != 1 || err != nil {
 		t.Errorf("beyond the links there is %v, %v", list, err)
 	}
-	id := openRaw(t, p, fmt.Sprintf(spec, dir+"/real", "/tmp/w/made/deep"))
-	if res, err := p.RunInIsolatedSession(ctx(t), "s", id, sandbox.Command{Line: "ls /tmp/w/made"}); err != nil || string(res.Stdout) != "deep\n" {
+	if err := os.MkdirAll(shared+"/there/deep", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	id := openRaw(t, p, fmt.Sprintf(spec, dir+"/real", "/tmp/w/there/deep"))
+	if res, err := p.RunInIsolatedSession(ctx(t), "s", id, sandbox.Command{Line: "ls /tmp/w/there"}); err != nil || string(res.Stdout) != "deep\n" {
 		t.Errorf("without a link: %+v, %v", res, err)
 	}
 }
@@ -387,15 +390,17 @@ func TestIsolatedViews(t *testing.T) {
 		Binds: []sandbox.IsolatedBind{{Source: shown, Path: "/tmp/ro", ReadOnly: true}, {Source: shown + "/f", Path: "/tmp/deep/er/f"}, {Source: shown, Path: "/run/rw"}},
 	})
 	for line, want := range map[string]string{
-		"touch " + more + "/x && echo ok":                                     "ok\n||0",
-		"cat /tmp/ro/f /tmp/deep/er/f /run/rw/f":                              "shown\nshown\nshown\n||0",
-		"touch /tmp/ro/x 2>/dev/null; echo $?":                                "1\n||0",
-		"touch /run/rw/x && rm /run/rw/x && echo ok":                          "ok\n||0",
-		"echo x 2>/dev/null >/tmp/deep/er/f; echo $?":                         "1\n||0",
-		"echo [$TEST_TOKEN$AWS_X] $HARMLESS; env | grep -c EXECD":             "[] yes\n0\n||1",
-		"env | grep -E '^(HOME|USER|LOGNAME|TMPDIR)=' | sort":                 "HOME=/\nLOGNAME=4321\nUSER=4321\n||0",
-		"ls /sys/class/net >/dev/null; grep -c : /proc/net/dev":               "1\n||0",
-		"mktemp >/dev/null && echo ok; umask; ulimit -c; echo $SHLVL | wc -l": "ok\n0022\n0\n1\n||0",
+		"touch " + more + "/x && echo ok":                                                          "ok\n||0",
+		"cat /tmp/ro/f /tmp/deep/er/f /run/rw/f":                                                   "shown\nshown\nshown\n||0",
+		"touch /tmp/ro/x 2>/dev/null; echo $?":                                                     "1\n||0",
+		"touch /run/rw/x && rm /run/rw/x && echo ok":                                               "ok\n||0",
+		"echo x 2>/dev/null >/tmp/deep/er/f; echo $?":                                              "1\n||0",
+		"echo [$TEST_TOKEN$AWS_X] $HARMLESS; env | grep -c EXECD":                                  "[] yes\n0\n||1",
+		"env | grep -E '^(HOME|USER|LOGNAME|TMPDIR)=' | sort":                                      "HOME=/\nLOGNAME=4321\nUSER=4321\n||0",
+		"ls /sys/class/net /sys/devices/virtual/net; grep -c : /proc/net/dev":                      "/sys/class/net:\nlo\n\n/sys/devices/virtual/net:\nlo\n1\n||0",
+		"cat /sys/class/net/lo/mtu; ls -d /sys/class/net/*/ | wc -l":                               "65536\n1\n||0",
+		"touch /sys/class/net/x 2>/dev/null || echo 1 2>/dev/null >/sys/class/net/lo/mtu; echo $?": "1\n||0",
+		"mktemp >/dev/null && echo ok; umask; ulimit -c; echo $SHLVL | wc -l":                      "ok\n0022\n0\n1\n||0",
 	} {
 		if strings.HasPrefix(line, "mktemp") {
 			line, want = "mktemp >/dev/null && echo ok", "ok\n||0"

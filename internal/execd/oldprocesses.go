@@ -46,8 +46,8 @@ type oldMessage struct {
 // postOldProcess registers a shell, or a command line, that runs when the first
 // client attaches, in a terminal or with pipes as that client says. The
 // directory is made where it is missing.
-func (s *Server) postOldProcess(w http.ResponseWriter, req wire.ProcessRequest) {
-	p, err := s.registerOld(oldSpec(req.Command, req.Cwd))
+func (s *Server) postOldProcess(w http.ResponseWriter, r *http.Request, req wire.ProcessRequest) {
+	p, err := s.registerOld(r.Context(), oldSpec(req.Command, req.Cwd))
 	if err != nil {
 		status, e, _ := oldStartFailure(err)
 		reply(w, status, e)
@@ -66,7 +66,7 @@ func oldSpec(line, dir string) process.Spec {
 	}
 }
 
-func (s *Server) registerOld(spec process.Spec) (*process.Process, error) {
+func (s *Server) registerOld(ctx context.Context, spec process.Spec) (*process.Process, error) {
 	dir, err := launch.ExpandDir(spec.Launch.Dir, nil)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (s *Server) registerOld(spec process.Spec) (*process.Process, error) {
 		return nil, &launch.Error{Code: wire.CodeBadDirectory, Message: err.Error()}
 	}
 	spec.Launch.Dir, spec.Launch.File = dir, s.envFile()
-	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch) // so that a mistake shows at once
+	plan, err := launch.Prepare(ctx, s.cfg.Accounts, spec.Launch) // so that a mistake shows at once
 	if err != nil {
 		return nil, err
 	}

@@ -145,7 +145,7 @@ func (s *Server) postProcessOperation(w http.ResponseWriter, r *http.Request) {
 	if owner {
 		spec := oldSpec(req.Command, req.Cwd)
 		spec.ID, spec.Once = id, true
-		_, err := s.registerOld(spec)
+		_, err := s.registerOld(context.WithoutCancel(r.Context()), spec)
 		s.operations.Finish(operation.PTY, req.ID, err != nil)
 		close(created)
 	}

@@ -23,7 +23,7 @@ func (s *Server) postProcess(w http.ResponseWriter, r *http.Request) {
 	}
 	in := s.cfg.inside
 	if req.Key == "" && in == nil {
-		s.postOldProcess(w, req)
+		s.postOldProcess(w, r, req)
 		return
 	}
 	spec, problem := specOf(req)
@@ -35,7 +35,7 @@ func (s *Server) postProcess(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Checked now as well as at each start, so that a mistake shows at once.
-	plan, err := launch.Prepare(s.cfg.Accounts, spec.Launch)
+	plan, err := launch.Prepare(r.Context(), s.cfg.Accounts, spec.Launch)
 	if err != nil {
 		status, e, _ := startFailure(err)
 		reply(w, status, e)

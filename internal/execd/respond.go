@@ -9,6 +9,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/hang"
 	"github.com/astrabox/astrabox/internal/execd/launch"
 	"github.com/astrabox/astrabox/internal/execd/process"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -69,7 +70,7 @@ func startFailure(err error) (status int, e wire.Error, tried bool) {
 		return http.StatusBadRequest, wire.Error{Code: l.Code, Message: l.Message}, false
 	case errors.Is(err, child.ErrClosed), errors.Is(err, process.ErrStopping):
 		return http.StatusServiceUnavailable, wire.Error{Code: wire.CodeStopping, Message: "the daemon is stopping"}, false
-	case errors.Is(err, command.ErrTooMany), errors.Is(err, process.ErrTooMany):
+	case errors.Is(err, command.ErrTooMany), errors.Is(err, process.ErrTooMany), errors.Is(err, hang.ErrMany):
 		return http.StatusTooManyRequests, wire.Error{Code: wire.CodeTooMany, Message: err.Error()}, false
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
 		return http.StatusTooManyRequests, wire.Error{Code: wire.CodeTooMany, Message: "the sandbox has no room for another process: " + err.Error()}, false

@@ -97,7 +97,7 @@ func (r *Runner) Run(ctx context.Context, c Run) (Result, error) {
 		c.Launch.Mark = rand.Text()
 	}
 	mark := c.Launch.Mark
-	plan, err := launch.Prepare(r.accounts, c.Launch)
+	plan, err := launch.Prepare(ctx, r.accounts, c.Launch)
 	if err != nil {
 		return Result{}, err
 	}

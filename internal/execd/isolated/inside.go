@@ -44,7 +44,6 @@ type setup struct {
 	ID       string
 	View     View
 	UID, GID uint32
-	Loopback bool // the network is the session's own
 	Probe    bool // try, and end
 	Noted    bool // there are notes of unfinished files
 	Version  string
@@ -116,7 +115,7 @@ func (s *Session) enter(cgo bool) (probe bool, err error) {
 		unix.CloseOnExec(fdNotes)
 		s.Notes = os.NewFile(fdNotes, "notes")
 	}
-	if in.Loopback {
+	if in.View.OwnNet {
 		if err := loopback(); err != nil {
 			return false, err
 		}
@@ -177,6 +176,9 @@ func (s *Session) tell(failure error) error {
 	_, err = s.control.Write(b)
 	return err
 }
+
+// Fail tells the daemon why there will be no session.
+func (s *Session) Fail(why error) error { return s.tell(why) }
 
 // Ready tells the daemon that requests are served from now on.
 func (s *Session) Ready() error { return s.tell(nil) }

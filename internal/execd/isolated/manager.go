@@ -121,7 +121,7 @@ func (m *Manager) probe(ctx context.Context) error {
 	if have&confine.Mounting != confine.Mounting {
 		return errors.New("the daemon lacks the capabilities that mounts and namespaces take")
 	}
-	o, err := m.start(ctx, setup{View: View{TmpBytes: minTmpBytes}, Loopback: true, Probe: true, Version: m.cfg.Version}, nil)
+	o, err := m.start(ctx, setup{View: View{TmpBytes: minTmpBytes, OwnNet: true}, Probe: true, Version: m.cfg.Version}, nil)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (m *Manager) Open(ctx context.Context, r Request) (*Open, error) {
 	}
 	id := newID()
 	o, err := m.start(ctx, setup{
-		ID: id, View: r.view(m.tmpBytes()), UID: *r.UID, GID: *r.GID, Loopback: !*r.ShareNet, Version: m.cfg.Version,
+		ID: id, View: r.view(m.tmpBytes()), UID: *r.UID, GID: *r.GID, Version: m.cfg.Version,
 	}, r.environ(os.Environ()))
 	if err != nil {
 		m.leave()

@@ -155,7 +155,8 @@ func (r *Request) checkWords() error {
 // checkPaths looks at every path, and at the sources themselves, so that a
 // mistake has its own answer. The session looks again.
 func (r *Request) checkPaths() error {
-	if err := checkPath("workspace.path", r.Workspace.Path); err != nil {
+	places := map[string]string{} // the fields that name them
+	if err := checkPlace("workspace.path", r.Workspace.Path, places); err != nil {
 		return err
 	}
 	sources := map[string]bool{r.Workspace.Source: true} // true: a directory is needed
@@ -163,7 +164,7 @@ func (r *Request) checkPaths() error {
 		return err
 	}
 	for _, p := range r.Writable {
-		if err := checkPath("extra_writable", p); err != nil {
+		if err := checkPlace("extra_writable", p, places); err != nil {
 			return err
 		}
 		sources[p] = sources[p] || false
@@ -173,7 +174,10 @@ func (r *Request) checkPaths() error {
 		if b.Dest == "" {
 			b.Dest = b.Source
 		}
-		if err := errors.Join(checkPath("binds.source", b.Source), checkPath("binds.dest", b.Dest)); err != nil {
+		if err := checkPath("binds.source", b.Source); err != nil {
+			return err
+		}
+		if err := checkPlace("binds.dest", b.Dest, places); err != nil {
 			return err
 		}
 		sources[b.Source] = sources[b.Source] || false
@@ -185,6 +189,8 @@ func (r *Request) checkPaths() error {
 			return badRequest("%s doesn't exist; make it first, with the session's account as its owner", source)
 		case err != nil:
 			return badSource(source, err)
+		case fi.Mode()&fs.ModeSymlink != 0:
+			return badSource(source, errLink(path.Clean(source)))
 		case dir && !fi.IsDir():
 			return badRequest("%s is not a directory", source)
 		}
@@ -212,9 +218,40 @@ func checkPath(field, p string) error {
 	return nil
 }
 
+// kept are directories of the system that a session, or every program in it,
+// needs as they are.
+var kept = []string{
+	"/dev", "/etc", "/proc", "/run", "/sys", "/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr",
+	"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/sbin",
+}
+
+// checkPlace refuses a path at which a session can't see anything of the
+// sandbox's, and one that another field has named.
+func checkPlace(field, p string, places map[string]string) error {
+	if err := checkPath(field, p); err != nil {
+		return err
+	}
+	p = path.Clean(p)
+	const instead = "choose a place below /tmp, /run or /dev/shm, or another directory that exists in the sandbox"
+	other, twice := places[p]
+	switch {
+	case strings.HasPrefix(p, "/dev/shm/"):
+	case within(p, "/dev"), within(p, "/proc"), within(p, "/sys"):
+		return invalid("%s is %s, but /dev, /proc and /sys are the session's own; %s", field, p, instead)
+	case slices.Contains(kept, p):
+		return invalid("%s is %s, which the session needs as it is; %s", field, p, instead)
+	}
+	if twice {
+		return invalid("%s and %s are both %s, so that one would hide the other; leave one out", other, field, p)
+	}
+	places[p] = field
+	return nil
+}
+
 // view is what the session is to see.
 func (r *Request) view(tmpBytes int64) View {
 	v := View{
+		OwnNet:    !*r.ShareNet,
 		Workspace: Bind{Source: r.Workspace.Source, Path: path.Clean(r.Workspace.Path), ReadOnly: r.Workspace.Mode == modeRO},
 		SharedTmp: r.Profile == profShared,
 		TmpBytes:  tmpBytes,
@@ -225,8 +262,6 @@ func (r *Request) view(tmpBytes int64) View {
 	for _, b := range r.Binds {
 		v.Binds = append(v.Binds, Bind{Source: b.Source, Path: path.Clean(b.Dest), ReadOnly: b.ReadOnly})
 	}
-	// What lies in another bind comes after it.
-	slices.SortStableFunc(v.Binds, func(a, b Bind) int { return len(a.Path) - len(b.Path) })
 	return v
 }
 

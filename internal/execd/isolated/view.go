@@ -24,12 +24,14 @@ func badRequest(format string, args ...any) error {
 // without setuid programs and devices, and what stands here.
 type View struct {
 	Workspace Bind
-	// Binds come in this order, after the workspace.
-	Binds []Bind
+	Binds     []Bind
 	// SharedTmp shows the sandbox's /tmp instead of an empty one.
 	SharedTmp bool
 	// TmpBytes bounds what an own /tmp, and /dev/shm, holds; it is memory.
 	TmpBytes int64
+	// OwnNet says that the network is the session's own, so that /sys is not to
+	// show the sandbox's.
+	OwnNet bool
 }
 
 // Bind shows Source, a directory or file of the sandbox, at Path.
@@ -56,18 +58,6 @@ func (v View) outside(p string) string {
 	return path.Join(seen.Source, strings.TrimPrefix(p, seen.Path))
 }
 
-// hidden are parts of /proc that tell about the machine rather than the
-// session, and frozen those that would change it.
-var (
-	hidden = []string{
-		"acpi", "asound", "cmdline", "interrupts", "kcore", "keys", "key-users", "kmsg", "latency_stats", "sched_debug", "scsi",
-		"timer_list", "timer_stats", "vmallocinfo",
-	}
-	frozen = []string{"bus", "fs", "irq", "sys", "sysrq-trigger"}
-)
-
-var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
-
 const runBytes = 16 << 20
 
 // enter makes the calling process, which alone has its mount namespace, see v
@@ -85,6 +75,8 @@ func (v View) enter() error {
 		binds = append(binds, v.Workspace)
 	}
 	binds = append(binds, v.Binds...)
+	// What lies in another comes after it.
+	slices.SortStableFunc(binds, func(a, b Bind) int { return len(a.Path) - len(b.Path) })
 	trees := make([]int, len(binds))
 	for i, b := range binds {
 		fd, err := openSource(b.Source)
@@ -95,10 +87,11 @@ func (v View) enter() error {
 		if b.ReadOnly {
 			attr |= unix.MOUNT_ATTR_RDONLY
 		}
-		if trees[i], err = cloneTree(fd, "", attr); err != nil {
-			return fmt.Errorf("%s: %w", b.Source, err)
-		}
+		trees[i], err = cloneTree(fd, "", attr)
 		unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
+		if err != nil {
+			return badSource(b.Source, err)
+		}
 	}
 	devs := map[string]int{}
 	for _, name := range devices {
@@ -124,6 +117,12 @@ func (v View) enter() error {
 	if err := mountAt(root, "proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
+	var network map[string]int
+	if v.OwnNet { // the same goes for sysfs
+		if network, err = ownNetwork(root); err != nil {
+			return err
+		}
+	}
 	if err := unix.Fchdir(root); err != nil {
 		return fmt.Errorf("enter the root: %w", err)
 	}
@@ -136,11 +135,11 @@ func (v View) enter() error {
 	if err := unix.Chdir("/"); err != nil {
 		return err
 	}
-	return v.furnish(root, binds, trees, devs)
+	return v.furnish(root, binds, trees, devs, network)
 }
 
 // furnish mounts what is the session's own, and the binds.
-func (v View) furnish(root int, binds []Bind, trees []int, devs map[string]int) error {
+func (v View) furnish(root int, binds []Bind, trees []int, devs, network map[string]int) error {
 	if err := hideProc(devs["null"]); err != nil {
 		return err
 	}
@@ -155,8 +154,17 @@ func (v View) furnish(root int, binds []Bind, trees []int, devs map[string]int) 
 	if err := mountAt(root, "run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size="+strconv.Itoa(runBytes)); err != nil {
 		return err
 	}
+	if v.OwnNet {
+		if err := showNetwork(network); err != nil {
+			return err
+		}
+	}
+	memory, err := v.memory()
+	if err != nil {
+		return err
+	}
 	for i, b := range binds {
-		if err := attach(root, trees[i], b.Path); err != nil {
+		if err := attach(root, trees[i], b.Path, memory); err != nil {
 			return err
 		}
 	}
@@ -169,8 +177,24 @@ func (v View) furnish(root int, binds []Bind, trees []int, devs map[string]int) 
 	return nil
 }
 
-// errLink is ELOOP in words that say what is wrong.
-var errLink = errors.New("a part of the path is a link, and links aren't followed")
+// errLink says what ELOOP means: which part of a path is a link, and what to say
+// instead.
+func errLink(p string) error {
+	for end := 1; end <= len(p); end++ {
+		if end < len(p) && p[end] != '/' {
+			continue
+		}
+		to, err := os.Readlink(p[:end])
+		if err != nil {
+			continue
+		}
+		if !path.IsAbs(to) {
+			to = path.Join(path.Dir(p[:end]), to)
+		}
+		return fmt.Errorf("%s is a link, and links aren't followed; give %s, if that is what is meant", p[:end], path.Join(to, p[end:]))
+	}
+	return errors.New("a part of the path is a link, and links aren't followed")
+}
 
 // openSource gives an O_PATH descriptor of a source. No part of its path is a
 // link: whoever may replace one, such as the account of another session in its
@@ -180,7 +204,7 @@ func openSource(path string) (int, error) {
 		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
 	if errors.Is(err, unix.ELOOP) {
-		err = errLink
+		err = errLink(path)
 	}
 	if err != nil {
 		return -1, badSource(path, err)
@@ -266,39 +290,64 @@ func mountAt(root int, path, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// own are the places where a mount point can be made, since they are the session's.
-var own = []string{"/tmp", "/run", "/dev/shm"}
+// memory gives the devices of the file systems where a mount point can be made:
+// they are the session's own, and go with it.
+func (v View) memory() (devices []uint64, err error) {
+	own := []string{"/run", "/dev/shm"}
+	if !v.SharedTmp {
+		own = append(own, "/tmp")
+	}
+	for _, dir := range own {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		devices = append(devices, st.Dev)
+	}
+	return devices, nil
+}
 
 // attach puts a copy of mounts at path. No part of it is a link: a workspace, or
 // a /tmp that is shared, may hold one that leads to where the account of the
-// session wants the mount, or a new directory, to be.
-func attach(root, tree int, path string) error {
+// session wants the mount, or a new directory, to be. Where there is no such
+// place it is made, on one of the devices of memory.
+func attach(root, tree int, path string, memory []uint64) error {
+	dir, err := isDir(tree)
+	if err != nil {
+		return err
+	}
 	fd, err := target(root, path, unix.RESOLVE_NO_SYMLINKS)
-	if errors.Is(err, unix.ENOENT) && slices.ContainsFunc(own, func(dir string) bool { return within(path, dir) }) {
-		var st unix.Stat_t
-		if err = unix.Fstat(tree, &st); err == nil {
-			err = mountPoint(root, path, st.Mode&unix.S_IFMT == unix.S_IFDIR)
-		}
+	if errors.Is(err, unix.ENOENT) {
+		err = mountPoint(root, path, dir, memory)
 		if err == nil {
 			fd, err = target(root, path, unix.RESOLVE_NO_SYMLINKS)
 		}
 	}
 	if errors.Is(err, unix.ELOOP) {
-		err = errLink
+		err = errLink(path)
 	}
 	if err != nil {
-		return badRequest("the session can't see anything at %s: %v (the place has to exist in the sandbox, or to lie below /tmp or /run)", path, err)
+		return badRequest("the session can't see anything at %s: %v (the place has to exist in the sandbox, or to lie below the session's own /tmp, /run or /dev/shm)", path, err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
+	if there, err := isDir(fd); err != nil || there != dir {
+		return badRequest("the session can't see anything at %s: one of it and what is to be seen there is a directory, and the other is not a directory", path)
+	}
 	if err := unix.MoveMount(tree, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return badRequest("the session can't see anything at %s: %v", path, err)
 	}
 	return nil
 }
 
+func isDir(fd int) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR, err
+}
+
 // mountPoint makes a directory, or an empty file, with the directories that lead
-// there, and follows no link.
-func mountPoint(root int, path string, dir bool) error {
+// there, and follows no link. All that it makes is on one of the devices.
+func mountPoint(root int, path string, dir bool, devices []uint64) error {
 	at, err := unix.Openat(root, ".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -310,10 +359,15 @@ func mountPoint(root int, path string, dir bool) error {
 		parts = parts[:len(parts)-1]
 	}
 	for _, part := range parts {
-		if err := unix.Mkdirat(at, part, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
-		}
 		next, err := target(at, part, unix.RESOLVE_NO_SYMLINKS)
+		if errors.Is(err, unix.ENOENT) {
+			if err = on(at, devices); err == nil {
+				err = unix.Mkdirat(at, part, 0o755)
+			}
+			if err == nil {
+				next, err = target(at, part, unix.RESOLVE_NO_SYMLINKS)
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -323,6 +377,9 @@ func mountPoint(root int, path string, dir bool) error {
 	if dir {
 		return nil
 	}
+	if err := on(at, devices); err != nil {
+		return err
+	}
 	fd, err := unix.Openat(at, last, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return err
@@ -330,81 +387,15 @@ func mountPoint(root int, path string, dir bool) error {
 	return unix.Close(fd)
 }
 
-// hideProc covers parts of the session's /proc. null is a tree of /dev/null.
-func hideProc(null int) error {
-	for _, name := range hidden {
-		path := "/proc/" + name
-		var st unix.Stat_t
-		if err := unix.Stat(path, &st); err != nil {
-			continue // this kernel doesn't have it
-		}
-		var err error
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=0,nr_inodes=1")
-		} else {
-			err = unix.Mount("/proc/self/fd/"+strconv.Itoa(null), path, "", unix.MS_BIND, "")
-		}
-		if err != nil {
-			return fmt.Errorf("hide %s: %w", path, err)
-		}
-	}
-	for _, name := range frozen {
-		path := "/proc/" + name
-		fd, err := cloneTree(unix.AT_FDCWD, path, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
-		if errors.Is(err, unix.ENOENT) {
-			continue
-		}
-		if err == nil {
-			err = unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
-			unix.Close(fd) //nolint:errcheck // an O_PATH descriptor
-		}
-		if err != nil {
-			return fmt.Errorf("freeze %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-// makeDev makes a /dev with harmless devices and own terminals.
-func (v View) makeDev(root int, devs map[string]int) error {
-	if err := mountAt(root, "dev", "tmpfs", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=755,size=64k"); err != nil {
+// on refuses a directory that is on none of the devices, with what its missing
+// entry means.
+func on(dir int, devices []uint64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
 		return err
 	}
-	for name, fd := range devs {
-		path := "/dev/" + name
-		if err := mountPoint(root, path, false); err != nil {
-			return err
-		}
-		if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-			return fmt.Errorf("attach %s: %w", path, err)
-		}
-	}
-	for _, l := range [][2]string{
-		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"pts/ptmx", "ptmx"},
-	} {
-		if err := os.Symlink(l[0], "/dev/"+l[1]); err != nil {
-			return err
-		}
-	}
-	for _, dir := range []string{"/dev/pts", "/dev/shm"} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-	}
-	const pts = "newinstance,ptmxmode=0666,mode=0620"
-	err := unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, pts+",gid=5")
-	if errors.Is(err, unix.EINVAL) { // the user namespace has no such group
-		err = unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, pts)
-	}
-	if err != nil {
-		return fmt.Errorf("mount terminals: %w", err)
-	}
-	if err := unix.Mount("shm", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size="+strconv.FormatInt(v.TmpBytes, 10)); err != nil {
-		return fmt.Errorf("mount shared memory: %w", err)
-	}
-	err = unix.MountSetattr(unix.AT_FDCWD, "/dev", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-	if err != nil {
-		return fmt.Errorf("make /dev read-only: %w", err)
+	if !slices.Contains(devices, st.Dev) {
+		return unix.ENOENT
 	}
 	return nil
 }

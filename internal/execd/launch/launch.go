@@ -8,6 +8,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/account"
 	"github.com/astrabox/astrabox/internal/execd/child"
+	"github.com/astrabox/astrabox/internal/execd/hang"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
@@ -80,8 +82,19 @@ func (p *Plan) Close() {
 }
 
 // Prepare checks a request and makes the plan. Descriptors 0 to 2 are still to
-// be put into Files by [Plan.SetFiles].
-func Prepare(db *account.DB, r Request) (*Plan, error) {
+// be put into Files by [Plan.SetFiles]. A file system that doesn't answer is
+// given up with an error of package hang, or ctx's.
+func Prepare(ctx context.Context, db *account.DB, r Request) (*Plan, error) {
+	return hang.Do(ctx, func() (*Plan, error) {
+		p, err := prepare(db, r)
+		if err == nil {
+			hang.Program(p.Path, p.Dir)
+		}
+		return p, err
+	}, (*Plan).Close)
+}
+
+func prepare(db *account.DB, r Request) (*Plan, error) {
 	if strings.ContainsRune(r.Line, 0) {
 		return nil, refuse(wire.CodeInvalidBody, "the command contains a NUL")
 	}

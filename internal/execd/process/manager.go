@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/astrabox/astrabox/internal/execd/account"
@@ -31,7 +30,8 @@ type Manager struct {
 	discard pump.Discarder
 	running sync.WaitGroup
 
-	stopping atomic.Bool
+	ending context.Context // ends with Stop
+	stop   context.CancelFunc
 
 	mu          sync.Mutex
 	byID        map[string]*Process
@@ -42,7 +42,9 @@ type Manager struct {
 
 // NewManager makes a Manager. [Manager.Close] ends it.
 func NewManager(cfg Config) *Manager {
-	return &Manager{cfg: cfg, byID: map[string]*Process{}, dying: map[string]*Process{}, byKey: map[string]*Process{}, attachments: map[*Attachment]struct{}{}}
+	m := &Manager{cfg: cfg, byID: map[string]*Process{}, dying: map[string]*Process{}, byKey: map[string]*Process{}, attachments: map[*Attachment]struct{}{}}
+	m.ending, m.stop = context.WithCancel(context.Background())
+	return m
 }
 
 // Register makes a process without starting it. A key that is known gives the
@@ -145,7 +147,7 @@ func (m *Manager) Active() (n int) {
 }
 
 // Stop refuses new processes, attachments and runs.
-func (m *Manager) Stop() { m.stopping.Store(true) }
+func (m *Manager) Stop() { m.stop() }
 
 // Detach ends all attachments with ErrStopping at once.
 func (m *Manager) Detach() {
@@ -194,7 +196,7 @@ func (m *Manager) all() []*Process {
 	return list
 }
 
-func (m *Manager) isStopping() bool { return m.stopping.Load() }
+func (m *Manager) isStopping() bool { return m.ending.Err() != nil }
 
 func (m *Manager) attached(a *Attachment) {
 	m.mu.Lock()

@@ -56,7 +56,10 @@ type output struct {
 func (p *Process) start() error {
 	req := p.spec.Launch
 	req.Mark, req.Terminal = p.mark, p.spec.TTY != nil
-	plan, err := launch.Prepare(p.m.cfg.Accounts, req)
+	plan, err := launch.Prepare(p.m.ending, p.m.cfg.Accounts, req)
+	if err != nil && p.m.isStopping() {
+		err = ErrStopping
+	}
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/astrabox/astrabox/internal/execd/child"
 	"github.com/astrabox/astrabox/internal/execd/command"
+	"github.com/astrabox/astrabox/internal/execd/hang"
 	"github.com/astrabox/astrabox/internal/execd/launch"
 )
 
@@ -212,7 +213,11 @@ func (s *session) run(ctx context.Context, m *Manager, r Run) (command.Result, e
 		return command.Result{}, err
 	}
 	dir := was.dir
-	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+	fi, err := hang.Do(ctx, func() (os.FileInfo, error) { return os.Stat(dir) }, nil)
+	switch {
+	case errors.Is(err, hang.ErrMany), errors.Is(err, hang.ErrSilent), err != nil && ctx.Err() != nil:
+		return command.Result{}, err
+	case err != nil || !fi.IsDir():
 		dir = s.home // it was removed
 	}
 	if r.Dir != "" {

@@ -120,6 +120,7 @@ func TestIsolatedSessionsInASandbox(t *testing.T) {
 		{"root", "grep -E '^(Cap...|NoNewPrivs):' /proc/self/status | tr -d '\\t\\n'", "CapInh:0000000000000000CapPrm:00000000000004fbCapEff:00000000000004fbCapBnd:00000000000004fbCapAmb:0000000000000000NoNewPrivs:1"},
 		{"account", "python3 -c 'import socket;s=socket.create_server((\"127.0.0.1\",8000));c=socket.create_connection((\"127.0.0.1\",8000));print(1)'", "1"},
 		{"account", "grep -c : /proc/net/dev; ip -o link | cut -d: -f2", "1\n lo"},
+		{"account", "ls /sys/class/net /sys/devices/virtual/net; cat /sys/class/net/lo/mtu", "/sys/class/net:\nlo\n\n/sys/devices/virtual/net:\nlo\n65536"},
 		{"account", "script -qec 'tty; test -t 0 && echo term' /dev/null </dev/null | tr -d '\\r'", "/dev/pts/0\nterm"},
 		{"account", "ipcs -m | grep -c 4096; ls /run | wc -l", "0\n0"},
 		{"root", "chown 5 /home/root-one && setpriv --reuid 3003 --clear-groups id -u; chown 0 /home/root-one", "3003"},
@@ -157,6 +158,8 @@ func TestIsolatedSessionsInASandbox(t *testing.T) {
 		{"both", "echo 5 >/proc/sys/user/max_user_namespaces"}, {"both", "touch /sys/x"}, {"both", "echo 1 >/sys/kernel/mm/transparent_hugepage/enabled"}, {"both", "dmesg"}, {"both", "ls /sys/fs/cgroup/*/release_agent"},
 		{"both", syscallWorks("250,0,-3,0,0,0")}, {"both", syscallWorks("425,1,0")}, {"both", syscallWorks("321,0,0,0")}, {"both", syscallWorks("298,0,0,0,0,0")}, {"both", syscallWorks("323,0")},
 		{"both", "echo -1000 >/proc/self/oom_score_adj"}, {"both", "echo -17 >/proc/1/oom_score_adj"}, {"both", "nice -n -20 true 2>&1 | grep -v cannot"},
+		{"both", "ls -d /sys/class/net/eth0"}, {"both", "ls -d /sys/devices/virtual/net/eth*"}, {"both", "ls /sys/firmware | grep ."}, {"both", "ls /sys/devices/virtual/powercap | grep ."},
+		{"both", "echo 1400 >/sys/class/net/lo/mtu"}, {"both", "mkdir /sys/class/net/x"}, {"both", "umount /sys/class/net"}, {"both", "umount -l /sys/devices/virtual/net"}, {"both", "mount -o remount,rw /sys/class/net"},
 		// the network
 		{"both", "timeout 2 bash -c 'exec 3<>/dev/tcp/127.0.0.1/44772'"}, {"both", "ip addr add 10.1.1.1/8 dev lo"},
 	} {

@@ -1,0 +1,147 @@
+// Package hang lets the daemon do what may never come back: look at files, or
+// open them, on a file system whose server is dead (FUSE, NFS), or whose watcher
+// doesn't answer. What starts programs goes through it first.
+//
+// A start itself must not hang: the runtime's fork holds a part of the scheduler
+// until the program has been executed, so that a few that hang, or one and the
+// next garbage collection, stop the whole daemon. So all that the kernel will
+// look at is looked at beforehand, by a thread that nobody else needs.
+//
+// At most [Max] such threads hang at a time. Everything is safe for concurrent use.
+package hang
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Max bounds how many looks are under way, those included that hang for ever.
+	Max = 64
+	// Patience is how long a look may take.
+	Patience = 10 * time.Second
+	// beginTime is how long one waits for those before it.
+	beginTime = 5 * time.Second
+)
+
+var (
+	// ErrMany: Max looks hang, so that no other can begin.
+	ErrMany = fmt.Errorf("%d starts of programs hang, because a file system doesn't answer; end what they wait for, and try again", Max)
+	// ErrSilent: a look took longer than Patience.
+	ErrSilent = fmt.Errorf("the program, or its directory, lies on a file system that has not answered for %v", Patience)
+)
+
+// places has an entry for each look that is under way. It is one for the whole
+// process, since what is bounded is the process's threads.
+var places = make(chan struct{}, Max)
+
+// Do calls f, and gives what f gives: at once, or when ctx ends, or Patience is
+// over. What f gives after that is given to drop (nil: nobody needs to know).
+func Do[T any](ctx context.Context, f func() (T, error), drop func(T)) (T, error) {
+	return do(ctx, Patience, f, drop)
+}
+
+func do[T any](ctx context.Context, patience time.Duration, f func() (T, error), drop func(T)) (none T, _ error) {
+	type result struct {
+		value T
+		err   error
+	}
+	turn := time.NewTimer(min(patience, beginTime))
+	defer turn.Stop()
+	select {
+	case places <- struct{}{}:
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	case <-turn.C:
+		return none, ErrMany
+	}
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	got, abandoned := make(chan result), make(chan struct{})
+	go func() { // it may never end, and the process doesn't wait for it
+		defer func() { <-places }()
+		v, err := f()
+		select {
+		case got <- result{v, err}:
+		case <-abandoned:
+			if err == nil && drop != nil {
+				drop(v)
+			}
+		}
+	}()
+	defer close(abandoned)
+	select {
+	case r := <-got:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	case <-over.C:
+		return none, ErrSilent
+	}
+}
+
+const (
+	maxLine         = 256 // of a script's first line, as the kernel reads it
+	maxInterpreters = 5
+)
+
+// Program looks at a program in all the ways in which the kernel does when it
+// executes it, also at the interpreter of a script. It is for use in Do. Whether
+// the program can be executed it doesn't say: that is for the start to find out.
+func Program(path, dir string) {
+	for range maxInterpreters {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, path)
+		}
+		head := look(path)
+		line, script := bytes.CutPrefix(head, []byte("#!"))
+		if !script {
+			return
+		}
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		words := bytes.Fields(line)
+		if len(words) == 0 {
+			return
+		}
+		path = string(words[0])
+	}
+}
+
+// look opens a file as for reading and as for executing, and gives how it begins.
+// What fails at once doesn't hang.
+func look(path string) []byte {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
+	b := make([]byte, maxLine)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil
+	}
+	check(int(f.Fd()))
+	return b[:n]
+}
+
+// executeCheck makes execveat do all but execute (Linux 6.14; others refuse it).
+const executeCheck = 0x10000
+
+func check(fd int) {
+	var nothing [1]*byte
+	empty := [1]byte{}
+	_, _, _ = unix.Syscall6(unix.SYS_EXECVEAT, uintptr(fd), uintptr(unsafe.Pointer(&empty)), uintptr(unsafe.Pointer(&nothing)), uintptr(unsafe.Pointer(&nothing)),
+		unix.AT_EMPTY_PATH|executeCheck, 0)
+}

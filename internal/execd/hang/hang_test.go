@@ -1,0 +1,64 @@
+package hang
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What comes in time is given, what comes later is dropped, and so many at a
+// time may not come.
+func TestDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		boom := errors.New("boom")
+		if v, err := Do(t.Context(), func() (int, error) { return 7, boom }, nil); v != 7 || !errors.Is(err, boom) {
+			t.Errorf("%d, %v", v, err)
+		}
+		release := make(chan struct{})
+		var dropped []int
+		late := func() (int, error) { <-release; return 8, nil }
+		drop := func(v int) { dropped = append(dropped, v) }
+		begun := time.Now()
+		if _, err := do(t.Context(), time.Second, late, drop); !errors.Is(err, ErrSilent) || time.Since(begun) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := do(ctx, time.Second, late, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("given up: %v", err)
+		}
+		for range Max - 2 {
+			go do(t.Context(), time.Hour, late, nil) //nolint:errcheck // it hangs
+		}
+		synctest.Wait()
+		begun = time.Now()
+		if _, err := Do(t.Context(), late, nil); !errors.Is(err, ErrMany) || time.Since(begun) != beginTime {
+			t.Errorf("one more: %v after %v", err, time.Since(begun))
+		}
+		close(release)
+		synctest.Wait()
+		if len(dropped) != 1 || dropped[0] != 8 {
+			t.Errorf("dropped %v", dropped)
+		}
+		if _, err := Do(t.Context(), late, nil); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
+
+// Whatever is named as a program, looking at it ends, and executes nothing.
+func TestProgram(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"loop": "#!loop\n", "empty": "", "nothing": "#!\n", "long": "#!" + string(make([]byte, 1000)), "real": "#!/bin/sh\nexit 1\n"} {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		Program(name, dir)
+	}
+	for _, path := range []string{"/bin/true", "/none", dir, "/dev/zero", "/proc/self/exe"} {
+		Program(path, dir)
+	}
+}
