@@ -33,7 +33,9 @@ func TestIsolatedSessionsEndWithTheDaemon(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			res, err := s.Commands().Run(t.Context(), sandbox.Command{Line: "(setsid sleep 3000 >/dev/null 2>&1 &); readlink /proc/self/ns/pid"})
+			res, err := s.Commands().Run(t.Context(), sandbox.Command{Line: "(setsid sleep 3000 >/dev/null 2>&1 &); " +
+				"(setsid bash -c \"trap 'sleep 0.2; touch bye; exit' TERM; touch up; while :; do sleep 0.02; done\" >/dev/null 2>&1 &); " +
+				"until test -e up; do sleep 0.02; done; readlink /proc/self/ns/pid"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,6 +52,9 @@ func TestIsolatedSessionsEndWithTheDaemon(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = d.cmd.Wait() // it was killed
+			if _, err := os.Lstat(dir + "/bye"); (err == nil) != (sig == syscall.SIGTERM) {
+				t.Errorf("what was asked to end, or wasn't: %v", err)
+			}
 			end := time.Now().Add(patience)
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()

@@ -160,6 +160,9 @@ func (in *inside) routes() http.Handler {
 		s.commands.Kill()
 		in.busy.Wait()
 	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")
+	})
 	return mux
 }
 

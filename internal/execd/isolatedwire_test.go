@@ -110,7 +110,7 @@ func TestIsolatedEvents(t *testing.T) {
 		{"POST", "/run", `{"code":"true","timeout_seconds":1,"timeout_ms":1}`, 400, "exclude"},
 		{"POST", "/run", `{"code":"true","timeout_seconds":99999999999999}`, 400, "timeout"},
 		{"POST", "/run", `{"code":"true","cwd":"x"}`, 400, "absolute"},
-		{"GET", "/run", ``, 405, ""},
+		{"GET", "/run", ``, 404, "NOT_FOUND"}, {"PATCH", "/pty/x", ``, 404, "NOT_FOUND"}, {"DELETE", "/runs/x", ``, 404, "NOT_FOUND"},
 		{"GET", "/nothing", ``, 404, "NOT_FOUND"}, {"GET", "/activity", ``, 404, "NOT_FOUND"}, {"POST", "/end", ``, 404, "NOT_FOUND"},
 		{"GET", "/diff", ``, 503, "NOT_SUPPORTED"}, {"POST", "/commit", ``, 503, "NOT_SUPPORTED"},
 		{"POST", "/pty", `{}`, 400, "key is empty"}, {"GET", "/pty/x", ``, 404, "CONTEXT_NOT_FOUND"},

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 // Children that end while others are being started are all reaped, each with
@@ -104,4 +106,28 @@ func TestEndBeforeRegistration(t *testing.T) {
 			t.Errorf("all=%v: %+v", all, c.Exit())
 		}
 	}
+}
+
+// Whatever the daemon does, it does it on other threads than the first, which
+// has to be there for signals.
+func TestFirstThreadIsFree(t *testing.T) {
+	release := make(chan struct{})
+	tids := make(chan int)
+	const many = 200
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() {
+			runtime.LockOSThread() // so many at a time need as many threads
+			defer runtime.UnlockOSThread()
+			tids <- unix.Gettid()
+			<-release
+		})
+	}
+	for range many {
+		if tid := <-tids; tid == os.Getpid() {
+			t.Error("it is on the first thread")
+		}
+	}
+	close(release)
+	all.Wait()
 }

@@ -4,11 +4,18 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// The main goroutine keeps the first thread, and nothing else runs on it. The
+// kernel gives that thread the signals of the process as long as it can take
+// them. Were it to hang in a system call that no signal interrupts (a file system
+// that doesn't answer), the word of every child's end would wait with it.
+func init() { runtime.LockOSThread() }
 
 // Prepare makes the calling process fit to start children: descriptors above 2
 // that it inherited stay its own, and signals that it inherited as ignored

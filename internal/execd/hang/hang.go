@@ -55,10 +55,11 @@ func do[T any](ctx context.Context, patience time.Duration, f func() (T, error),
 		value T
 		err   error
 	}
+	room := places
 	turn := time.NewTimer(min(patience, beginTime))
 	defer turn.Stop()
 	select {
-	case places <- struct{}{}:
+	case room <- struct{}{}:
 	case <-ctx.Done():
 		return none, context.Cause(ctx)
 	case <-turn.C:
@@ -68,7 +69,7 @@ func do[T any](ctx context.Context, patience time.Duration, f func() (T, error),
 	defer over.Stop()
 	got, abandoned := make(chan result), make(chan struct{})
 	go func() { // it may never end, and the process doesn't wait for it
-		defer func() { <-places }()
+		defer func() { <-room }()
 		v, err := f()
 		select {
 		case got <- result{v, err}:
@@ -119,14 +120,15 @@ func Program(path, dir string) {
 // look opens a file as for reading and as for executing, and gives how it begins.
 // What fails at once doesn't hang.
 func look(path string) []byte {
+	// Opening a device may do something, whoever named it as an interpreter.
+	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
+		return nil
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		return nil
-	}
 	b := make([]byte, maxLine)
 	n, err := f.ReadAt(b, 0)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -13,6 +13,8 @@ import (
 // time may not come.
 func TestDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		defer func(was chan struct{}) { places = was }(places)
+		places = make(chan struct{}, Max) // of the test's own time
 		boom := errors.New("boom")
 		if v, err := Do(t.Context(), func() (int, error) { return 7, boom }, nil); v != 7 || !errors.Is(err, boom) {
 			t.Errorf("%d, %v", v, err)

@@ -111,6 +111,11 @@ func TestIsolatedSessionsInASandbox(t *testing.T) {
 
 	sleeper := strings.TrimSpace(string(outside.Stdout))
 
+	// An account that the sandbox's user namespace doesn't have.
+	_, err = iso.OpenIsolatedSession(t.Context(), "a", sandbox.IsolatedSessionSpec{Workspace: "/home/root-one", UID: 1 << 30, GID: 1 << 30})
+	if sandbox.CodeOf(err) != sandbox.CodeInvalid || !strings.Contains(err.Error(), "no account or group") {
+		t.Errorf("a session of nobody: %v", err)
+	}
 	// What works.
 	for _, c := range []struct{ who, line, want string }{
 		{"account", "id -u; id -g; id -G; pwd", "3001\n3001\n3001\n/home/one"},
