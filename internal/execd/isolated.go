@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,12 +127,12 @@ func (s *Server) inIsolated(w http.ResponseWriter, r *http.Request) {
 	}
 	_, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), wire.PathIsolated+"/session/"), "/")
 	first, _, _ := strings.Cut(rest, "/")
-	switch first {
-	case "diff", "commit":
+	switch {
+	case first == "diff" && r.Method == http.MethodGet, first == "commit" && r.Method == http.MethodPost:
 		refuse(w, http.StatusServiceUnavailable, isolated.CodeUnsupported, "the workspace is not a copy: there is nothing to compare or take over")
-	case "run", "runs", "files", "directories", "pty":
+	case slices.Contains([]string{"run", "runs", "files", "directories", "pty"}, first):
 		s.serveIsolated(w, r, o, "/"+rest)
-	case "fs":
+	case first == "fs":
 		s.serveIsolated(w, r, o, "/v1/"+rest)
 	default:
 		refuse(w, http.StatusNotFound, "NOT_FOUND", "no such operation")

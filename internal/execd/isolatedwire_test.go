@@ -112,7 +112,7 @@ func TestIsolatedEvents(t *testing.T) {
 		{"POST", "/run", `{"code":"true","cwd":"x"}`, 400, "absolute"},
 		{"GET", "/run", ``, 404, "NOT_FOUND"}, {"PATCH", "/pty/x", ``, 404, "NOT_FOUND"}, {"DELETE", "/runs/x", ``, 404, "NOT_FOUND"},
 		{"GET", "/nothing", ``, 404, "NOT_FOUND"}, {"GET", "/activity", ``, 404, "NOT_FOUND"}, {"POST", "/end", ``, 404, "NOT_FOUND"},
-		{"GET", "/diff", ``, 503, "NOT_SUPPORTED"}, {"POST", "/commit", ``, 503, "NOT_SUPPORTED"},
+		{"GET", "/diff", ``, 503, "NOT_SUPPORTED"}, {"POST", "/commit", ``, 503, "NOT_SUPPORTED"}, {"GET", "/commit", ``, 404, "NOT_FOUND"}, {"DELETE", "/diff", ``, 404, "NOT_FOUND"},
 		{"POST", "/pty", `{}`, 400, "key is empty"}, {"GET", "/pty/x", ``, 404, "CONTEXT_NOT_FOUND"},
 		{"GET", "/files/download?path=/etc/passwd", ``, 404, "FILE_NOT_FOUND"}, {"GET", "/files/download?path=../x", ``, 500, "RUNTIME_ERROR"},
 		{"GET", "/runs/x", ``, 404, "no such background run"}, {"GET", "/runs/x/logs", ``, 404, "no such background run"},

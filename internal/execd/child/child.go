@@ -96,7 +96,7 @@ type Reaper struct {
 	oom      *oomScore
 	closed   bool
 
-	give    func() error // of Restrict; nil: forks come from any thread
+	give    func() error // of Restrict; nil: nothing is given up
 	jobs    chan func(given error)
 	workers atomic.Int32
 
@@ -177,8 +177,8 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	var pid int
 	var err error
 	fork := func() { pid, err = forkUnblocked(s.Path, s.Args, attr) }
-	if r.give == nil || s.Apart != 0 {
-		fork()
+	if s.Apart != 0 {
+		onOwnThread(fork)
 	} else if given := r.onRestricted(fork); given != nil {
 		err = given
 	}

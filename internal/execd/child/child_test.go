@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // Children that end while others are being started are all reaped, each with
@@ -108,9 +110,33 @@ func TestEndBeforeRegistration(t *testing.T) {
 	}
 }
 
-// Whatever the daemon does, it does it on other threads than the first, which
-// has to be there for signals.
-func TestFirstThreadIsFree(t *testing.T) {
+// Whatever the daemon does, it does it on other threads than the first and those
+// that forked a child, all of which have to be there for signals.
+func TestThreadsForSignalsAreFree(t *testing.T) {
+	machine.NeedRoot(t)
+	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(null) })
+	r := NewReaper(false)
+	t.Cleanup(r.Close)
+	var starts sync.WaitGroup
+	for i := range 12 {
+		starts.Go(func() {
+			s := Spec{Path: "/bin/sleep", Args: []string{"sleep", "1000"}, Dir: "/", Files: []int{null, null, null}}
+			if i%3 == 0 {
+				s.Apart = syscall.CLONE_NEWNS
+			}
+			c, err := r.Start(s)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { _ = syscall.Kill(c.PID, syscall.SIGKILL) })
+		})
+	}
+	starts.Wait()
 	release := make(chan struct{})
 	tids := make(chan int)
 	const many = 200
@@ -124,8 +150,12 @@ func TestFirstThreadIsFree(t *testing.T) {
 		})
 	}
 	for range many {
-		if tid := <-tids; tid == os.Getpid() {
-			t.Error("it is on the first thread")
+		tid := <-tids
+		if tid == os.Getpid() {
+			t.Error("something runs on the first thread")
+		}
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", tid)); err != nil || len(b) > 0 {
+			t.Errorf("something runs on a thread with the children %q, %v", b, err)
 		}
 	}
 	close(release)

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The main goroutine keeps the first thread, and nothing else runs on it. The
-// kernel gives that thread the signals of the process as long as it can take
-// them. Were it to hang in a system call that no signal interrupts (a file system
-// that doesn't answer), the word of every child's end would wait with it.
+// The main goroutine keeps the first thread, and nothing else runs on it: the
+// kernel gives it the signals that come from outside, and what orphans leave. For
+// the daemon's own children see [Reaper.Restrict].
 func init() { runtime.LockOSThread() }
 
 // Prepare makes the calling process fit to start children: descriptors above 2

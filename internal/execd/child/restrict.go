@@ -2,10 +2,26 @@ package child
 
 import "runtime"
 
-// Restrict makes the Reaper fork children from threads of their own, each of
-// which has called give before: what the thread gives up there (capabilities,
-// system calls), its children never have, and the rest of the daemon keeps.
-// give is called with its goroutine locked to the thread. Restrict is called
+// Children are forked from threads that do nothing else. The kernel tells the end
+// of a child to the thread that forked it, as long as there is that thread. Were it
+// to hang in a system call that no signal interrupts (a file system that doesn't
+// answer), nobody would learn of the end.
+
+// onOwnThread runs f on a thread that ends with it. Its children fall to the first
+// thread then, on which nothing runs either.
+func onOwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked
+		f()
+	}()
+	<-done
+}
+
+// Restrict makes the threads that fork children call give before: what such a
+// thread gives up there (capabilities, system calls), its children never have, and the
+// rest of the daemon keeps. give is called with its goroutine locked to the thread. Restrict is called
 // once, before the first Start; an error of give is returned, and a later one
 // fails the Start that needed another thread.
 func (r *Reaper) Restrict(give func() error) error {
@@ -47,7 +63,10 @@ func (r *Reaper) onRestricted(f func()) (err error) {
 func (r *Reaper) work() {
 	defer r.workers.Add(-1)
 	runtime.LockOSThread()
-	given := r.give()
+	var given error
+	if r.give != nil {
+		given = r.give()
+	}
 	for {
 		select {
 		case job := <-r.jobs:
