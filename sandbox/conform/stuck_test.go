@@ -6,6 +6,7 @@ import (
 	"errors"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,9 +132,9 @@ func TestNoSandboxCanBeMade(t *testing.T) {
 // A create that fails later, or of a spec of its own, keeps no clause from running.
 func TestSomeSandboxesCanBeMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := 0
+		var n atomic.Int64
 		r := conform.Check(t.Context(), liveOf(t, func(ctx context.Context, p *sandboxfake.Provider, s sandbox.CreateSpec) (sandbox.Handle, error) {
-			if n++; n == 2 || s.Dir != "" {
+			if n.Add(1) == 2 || s.Dir != "" {
 				return nil, sandbox.Errorf(sandbox.CodeCapacity, "busy")
 			}
 			return p.Create(ctx, s)
