@@ -167,10 +167,17 @@ func sessionOf(t *testing.T, daemon int) int {
 	return 0
 }
 
-// stopWhen stops a process, all of it, at a moment at which holds does.
+// stopWhen stops a process, all of it, at a moment at which holds does. It is
+// looked for while the process runs, which gets nowhere otherwise on a busy machine.
 func stopWhen(t *testing.T, pid int, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; {
+	end := time.Now().Add(2 * patience)
+	for {
+		for !holds() {
+			if time.Now().After(end) {
+				t.Fatal("there is no such moment")
+			}
+		}
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -180,9 +187,6 @@ func stopWhen(t *testing.T, pid int, holds func() bool) {
 			for _, stat := range threads {
 				b, _ := os.ReadFile(stat)
 				stopped = stopped && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T")
-			}
-			if time.Now().After(end) {
-				t.Fatal("there is no such moment")
 			}
 		}
 		if holds() {

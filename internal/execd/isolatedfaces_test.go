@@ -455,9 +455,9 @@ func inode(t testing.TB, path string) string {
 func TestIsolatedIdle(t *testing.T) {
 	p := startIsolated(t)
 	open := func() sandbox.IsolatedSession {
-		return p.open(t, sandbox.IsolatedSessionSpec{Workspace: p.workspace(t), UID: sessionUID, GID: sessionUID, IdleTimeout: time.Second})
+		return p.open(t, sandbox.IsolatedSessionSpec{Workspace: p.workspace(t), UID: sessionUID, GID: sessionUID, IdleTimeout: 3 * time.Second})
 	}
-	idle, busy := open(), open()
+	busy := open()
 	id, err := busy.Processes().Start(ctx(t), sandbox.ProcessSpec{Key: "k", Line: "sleep 1005"})
 	if err != nil {
 		t.Fatal(err)
@@ -469,15 +469,15 @@ func TestIsolatedIdle(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Error(err)
 	}
-	begun := time.Now()
-	if got := says(t, idle, sandbox.Command{Line: "sleep 1.5; echo on"}); got != "on\n||0" {
+	idle, begun := open(), time.Now()
+	if got := says(t, idle, sandbox.Command{Line: "sleep 3.5; echo on"}); got != "on\n||0" {
 		t.Errorf("a run longer than the idle time: %q", got)
 	}
 	eventually(t, "the idle one ends", func() bool {
 		n, err := p.CountActiveIsolatedSessions(ctx(t), "s")
 		return err == nil && n == 1
 	})
-	if took := time.Since(begun); took < 2400*time.Millisecond {
+	if took := time.Since(begun); took < 6400*time.Millisecond {
 		t.Errorf("it ended after %v", took)
 	}
 	if _, err := p.ConnectIsolatedSession(ctx(t), "s", idle.SessionID()); !errors.Is(err, sandbox.ErrIsolatedSessionNotFound) {
