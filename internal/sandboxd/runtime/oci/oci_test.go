@@ -150,7 +150,7 @@ func TestWaitTellsTheExit(t *testing.T) {
 	s.Entrypoint = []string{"/bin/sh", "-c", "while [ ! -e /tmp/go ]; do sleep 0.01; done; exit 7"}
 	run := p.create(r, s)
 	var killed *exec.ExitError // by the end that it brings about, maybe
-	if out, err := p.inside("ends", "0", "touch /tmp/go"); err != nil && !(errors.As(err, &killed) && killed.ExitCode() == 137) {
+	if out, err := p.inside("ends", "0", "touch /tmp/go"); err != nil && (!errors.As(err, &killed) || killed.ExitCode() != 137) {
 		t.Fatalf("touch: %v: %s", err, out)
 	}
 	exit, err := r.Wait(t.Context(), "ends", run.PID)
