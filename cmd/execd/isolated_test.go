@@ -127,7 +127,7 @@ func TestKilledSessionsLeaveNoNames(t *testing.T) {
 			})
 		}
 		session := sessionOf(t, d.cmd.Process.Pid)
-		stopWhen(t, session, func() bool { return len(names()) > 0 })
+		machine.StopWhen(t, session, func() bool { return len(names()) > 0 })
 		if err := d.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -165,35 +165,4 @@ func sessionOf(t *testing.T, daemon int) int {
 	}
 	t.Fatalf("%d has no child", daemon)
 	return 0
-}
-
-// stopWhen stops a process, all of it, at a moment at which holds does. It is
-// looked for while the process runs, which gets nowhere otherwise on a busy machine.
-func stopWhen(t *testing.T, pid int, holds func() bool) {
-	t.Helper()
-	end := time.Now().Add(2 * patience)
-	for {
-		for !holds() {
-			if time.Now().After(end) {
-				t.Fatal("there is no such moment")
-			}
-		}
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		for stopped := false; !stopped; {
-			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-			stopped = true
-			for _, stat := range threads {
-				b, _ := os.ReadFile(stat)
-				stopped = stopped && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T")
-			}
-		}
-		if holds() {
-			return
-		}
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

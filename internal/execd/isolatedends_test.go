@@ -24,6 +24,7 @@ import (
 	"github.com/astrabox/astrabox/internal/execd/files"
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
+	"github.com/astrabox/astrabox/test/machine"
 )
 
 // How isolated sessions end, and with what words.
@@ -191,7 +192,7 @@ func TestIsolatedKilledWhileWriting(t *testing.T) {
 				}
 			})
 		}
-		stopWhen(t, pid, func() bool { // in each of the places at some time
+		machine.StopWhen(t, pid, func() bool { // in each of the places at some time
 			names, _ := filepath.Glob([]string{dir, dir + "/sub", more}[kills%3] + "/.astrabox-*")
 			return len(names) > 0
 		})
@@ -207,37 +208,6 @@ func TestIsolatedKilledWhileWriting(t *testing.T) {
 		all.Wait()
 		if names := append(left(t, dir), left(t, more)...); len(names) > 0 {
 			t.Fatalf("left behind by kill %d: %v", kills, names)
-		}
-	}
-}
-
-// stopWhen stops a process, all of it, at a moment at which holds does. It is
-// looked for while the process runs, which gets nowhere otherwise on a busy machine.
-func stopWhen(t testing.TB, pid int, holds func() bool) {
-	t.Helper()
-	end := time.Now().Add(2 * patience)
-	for {
-		for !holds() {
-			if time.Now().After(end) {
-				t.Fatal("there is no such moment")
-			}
-		}
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		for stopped := false; !stopped; {
-			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-			stopped = true
-			for _, stat := range threads {
-				b, _ := os.ReadFile(stat)
-				stopped = stopped && strings.HasPrefix(string(b[strings.LastIndexByte(string(b), ')')+1:]), " T")
-			}
-		}
-		if holds() {
-			return
-		}
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
 		}
 	}
 }
