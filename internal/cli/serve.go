@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/astrabox/astrabox/internal/app"
 	"github.com/astrabox/astrabox/internal/bench"
@@ -50,21 +51,37 @@ func (c *command) logger(level string) (*slog.Logger, error) {
 func (c *command) untilInterrupted(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	interrupts, stop := c.Interrupts()
-	unread := make(chan os.Signal, 1)
-	signal.Notify(unread, syscall.SIGPIPE)
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		select {
-		case <-interrupts:
-			stop()
-			cancel()
-		case <-unread:
-			cancel()
-		case <-ctx.Done():
+		for {
+			select {
+			case <-interrupts:
+				stop()
+				cancel()
+				return
+			case <-broken:
+				if unread(1) || unread(2) { // standard output and error
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
 		}
 	}()
-	return ctx, func() { cancel(); <-done; stop(); signal.Stop(unread) }
+	return ctx, func() { cancel(); <-done; stop(); signal.Stop(broken) }
+}
+
+// unread reports whether nobody can read what is written to a descriptor any
+// more. SIGPIPE alone doesn't tell: it comes for every connection whose client
+// went away, too.
+func unread(fd int32) bool {
+	fds := []unix.PollFd{{Fd: fd}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
 func (c *command) serveCommand() *cobra.Command {
