@@ -70,7 +70,8 @@ func mayHaveBegun(err error) bool {
 
 // change asks for a pause or resume and watches until the sandbox is as wanted
 // (true), lost or back where it was (false), or the time is up (false). A request
-// that failed is no failure when the sandbox is, or becomes, as wanted all the same.
+// that failed is no failure when the sandbox is, or becomes, as wanted all the
+// same, and one when nothing was seen of a change.
 func (p *Provider) change(ctx context.Context, id, operation string, wanted, before func(string) bool, during string) (bool, error) {
 	if err := sandbox.CheckID(id); err != nil {
 		return false, err
@@ -102,7 +103,10 @@ func (p *Provider) change(ctx context.Context, id, operation string, wanted, bef
 			return false, nil
 		}
 		if !time.Now().Before(deadline) {
-			return false, nil
+			if begun {
+				return false, nil
+			}
+			return false, failed(asked, id, sandbox.CodeNotFound)
 		}
 		select {
 		case <-ctx.Done():

@@ -94,7 +94,7 @@ func (c *client) do(ctx context.Context, r call, out any) error {
 		}
 		again := false
 		switch {
-		case unsent(err):
+		case restarting(err):
 			again = time.Since(start)+wait < restart
 		case r.twice && transient(err):
 			try++
@@ -135,7 +135,10 @@ func (c *client) once(ctx context.Context, r call, body []byte, out any) error {
 		req.Header.Set(wire.HeaderKey, key)
 	}
 	for k, v := range r.header {
-		req.Header.Set(k, v)
+		// In small letters: a request with an Idempotency-Key, so written, is sent
+		// once more by net/http itself when its connection breaks, and a service
+		// that doesn't know the key makes a second sandbox then.
+		req.Header[strings.ToLower(k)] = []string{v}
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -168,6 +171,7 @@ func (c *client) once(ctx context.Context, r call, body []byte, out any) error {
 var (
 	errUnreadable = errors.New("the answer can't be read")
 	errNoAddress  = errors.New("its address isn't known")
+	errNoKey      = errors.New("its API key can't be used")
 )
 
 // baseURL gives the configured address, or the one in the file now: a bundled
@@ -199,20 +203,25 @@ func (c *client) apiKey() (string, error) {
 	}
 	b, err := os.ReadFile(c.keyFile)
 	if err != nil {
-		return "", fmt.Errorf("its API key can't be read: %s: %w", settingKeyFile, err)
+		return "", fmt.Errorf("%w: %s: %w", errNoKey, settingKeyFile, err)
 	}
 	key := strings.TrimSpace(string(b))
 	if err := checkKey(key); err != nil {
-		return "", fmt.Errorf("its API key can't be used: %s: the key in %s %w", settingKeyFile, c.keyFile, err)
+		return "", fmt.Errorf("%w: %s: the key in %s %w", errNoKey, settingKeyFile, c.keyFile, err)
 	}
 	return key, nil
 }
 
-// unsent reports whether the request certainly didn't reach the service.
+// unsent reports whether the request certainly didn't reach the service: there
+// was no address, key or connection for it.
 func unsent(err error) bool {
 	var op *net.OpError
-	return errors.Is(err, errNoAddress) ||
-		errors.As(err, &op) && op.Op == "dial" && errors.Is(err, syscall.ECONNREFUSED)
+	return errors.Is(err, errNoAddress) || errors.Is(err, errNoKey) || errors.As(err, &op) && op.Op == "dial"
+}
+
+// restarting reports whether the service may be one that is being started.
+func restarting(err error) bool {
+	return unsent(err) && (errors.Is(err, errNoAddress) || errors.Is(err, syscall.ECONNREFUSED))
 }
 
 // transient reports whether the same request may succeed in a moment.

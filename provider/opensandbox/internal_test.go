@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,4 +192,41 @@ func TestCreateGivenUpLate(t *testing.T) {
 			t.Errorf("%v, destroyed %v", err, destroyed)
 		}
 	})
+}
+
+// failing is a transport that every request fails in.
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
+
+// A pause that was never sent fails at once, and one whose answer was lost when
+// nothing can be seen for as long as a change is watched.
+func TestPauseOfAServiceOutOfReach(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		atMost time.Duration
+	}{
+		"no route": {&net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}, time.Second},
+		"no name":  {&net.OpError{Op: "dial", Err: &net.DNSError{IsNotFound: true}}, time.Second},
+		"refused":  {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, restart + time.Second},
+		"no key":   {errNoKey, time.Second},
+		"cut off":  {io.ErrUnexpectedEOF, pollBudget + pollMax + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, err := New(sandbox.Host{Getenv: func(k string) string {
+					return map[string]string{settingBaseURL: "http://127.0.0.1/v1"}[k]
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.api.http.Transport = failing{c.err}
+				begun := time.Now()
+				done, err := p.Pause(t.Context(), "a")
+				if took := time.Since(begun); done || sandbox.CodeOf(err) != sandbox.CodeUnavailable || took > c.atMost {
+					t.Errorf("%v, %v after %v", done, err, took)
+				}
+			})
+		})
+	}
 }
