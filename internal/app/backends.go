@@ -161,7 +161,7 @@ func (b backends) unfit() (why, fix string) {
 		return "", ""
 	}
 	why = "The default Agent, " + conversation.DefaultAgent + ", can't run on the default backend, " + b.standard + ": it needs the capability " + agentNeeds
-	if r, _ := sandbox.RuleOf(agentNeeds); r.Declared(standard.Declares) {
+	if slices.Contains(b.mask, agentNeeds) { // of every backend, so another one is no help
 		return why + ", which " + settingDisable + " takes away.", "take " + agentNeeds + " out of " + settingDisable
 	}
 	why += ", which that backend doesn't have."

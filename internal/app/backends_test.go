@@ -137,6 +137,8 @@ func TestFits(t *testing.T) {
 			[]string{"bare", "ProcessSessions", "install a provider that has it", "(bare)"}},
 		"masked": {backends{installed: all, enabled: all, standard: "whole", mask: []string{"ProcessSessions"}},
 			[]string{"whole", "ProcessSessions", "ASTRABOX_SANDBOX_DISABLE takes away", "take ProcessSessions out of ASTRABOX_SANDBOX_DISABLE"}},
+		"masked where it isn't": {backends{installed: all, enabled: all, standard: "bare", mask: []string{"ProcessSessions"}},
+			[]string{"bare", "take ProcessSessions out of ASTRABOX_SANDBOX_DISABLE"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := tt.b.fits()

@@ -12,7 +12,7 @@ import (
 
 // StopWhen stops a process, all of it, at a moment at which holds does, and
 // leaves it stopped. The moment is looked for while the process runs, which gets
-// nowhere on a busy machine if it is stopped all the time. Within 40 s without
+// nowhere on a busy machine if it is stopped all the time. After 40 s without
 // one the test fails.
 func StopWhen(t testing.TB, pid int, holds func() bool) {
 	t.Helper()
@@ -27,6 +27,9 @@ func StopWhen(t testing.TB, pid int, holds func() bool) {
 			t.Fatal(err)
 		}
 		for !stopped(pid) {
+			if time.Now().After(end) {
+				t.Fatalf("process %d doesn't stop", pid)
+			}
 		}
 		if holds() {
 			return

@@ -27,7 +27,8 @@ func TestWrongBodies(t *testing.T) {
 	create := map[string]string{}
 	for _, field := range []string{"image", "snapshotId", "templateId", "platform", "timeout", "resourceLimits", "resourceRequests", "env", "metadata", "entrypoint", "networkPolicy", "credentialProxy", "secureAccess", "volumes", "extensions", "lifecycle"} {
 		for _, wrong := range []any{1.5, -1, "x", true, []any{1}, map[string]any{"uri": 1, "os": 1, "a": []any{}, "enabled": 1, "defaultAction": 1}} {
-			if field == "snapshotId" && wrong == "x" || field == "templateId" && wrong == "x" || field == "secureAccess" && wrong == true || field == "lifecycle" && !strings.Contains("1-xt", fmt.Sprint(wrong)[:1]) {
+			_, object := wrong.(map[string]any)
+			if field == "snapshotId" && wrong == "x" || field == "templateId" && wrong == "x" || field == "secureAccess" && wrong == true || field == "lifecycle" && object {
 				continue // right, or refused for another reason
 			}
 			b, err := json.Marshal(body(set(field, wrong)))

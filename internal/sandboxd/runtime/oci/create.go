@@ -195,8 +195,8 @@ func (r *Runtime) launch(ctx context.Context, s runtime.Spec, b box, layers root
 }
 
 // endTime is how long the end of process 1 is waited for, when something else
-// says that it has ended.
-const endTime = 100 * time.Millisecond
+// says that it has ended. A busy machine tells it late.
+const endTime = 2 * time.Second
 
 // explainEnd says how process 1 ended where that is why a start failed with
 // err: 126 and 127 are execd's for an entrypoint that it can't start.
