@@ -183,14 +183,15 @@ func mayHaveMade(err error) (may bool, limit time.Duration) {
 }
 
 // search looks for the assignment's sandbox until it is seen, the time is up or
-// ctx has ended, and once at least.
+// ctx has ended, and once at least. A look that fails is made again within that
+// time: what took the answer of the create may take that of the look as well.
 func (p *Provider) search(ctx context.Context, spec sandbox.CreateSpec, limit time.Duration) (sandbox.Info, bool, error) {
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	end := time.Now().Add(limit)
 	for wait := pollFirst; ; wait = min(2*wait, pollMax) {
 		found, ok, err := p.findOwn(look, spec)
-		if ok || err != nil || ctx.Err() != nil || !time.Now().Before(end) {
+		if ok || err != nil && !mayPass(err) || ctx.Err() != nil || !time.Now().Before(end) {
 			return found, ok, err
 		}
 		select {
@@ -198,6 +199,12 @@ func (p *Provider) search(ctx context.Context, spec sandbox.CreateSpec, limit ti
 		case <-time.After(wait):
 		}
 	}
+}
+
+// mayPass reports whether an error may not come again.
+func mayPass(err error) bool {
+	var e *sandbox.Error
+	return errors.As(err, &e) && e.Retryable
 }
 
 // ask sends the request, under the next key when one is spent.

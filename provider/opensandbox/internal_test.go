@@ -78,6 +78,7 @@ func TestCreateWithoutAnAnswer(t *testing.T) {
 		status int
 		answer string
 		late   time.Duration // when a sandbox is seen; 0: never
+		blind  time.Duration // for how long looks fail after the create
 		cancel bool
 		code   sandbox.Code
 		atMost time.Duration
@@ -89,6 +90,9 @@ func TestCreateWithoutAnAnswer(t *testing.T) {
 		"the service left one":        {status: 500, answer: `{"code":"INTERNAL","message":"no"}`, late: time.Nanosecond, code: sandbox.CodeUnavailable, gone: true},
 		"a proxy didn't wait":         {status: 504, answer: "<html>", late: 5 * time.Second, code: sandbox.CodeUnavailable, atMost: 10 * time.Second, gone: true},
 		"a proxy, and nothing":        {status: 502, answer: "<html>", code: sandbox.CodeUnavailable, atMost: lostSearch + pollMax},
+		"a proxy, for all":            {status: 502, answer: "<html>", late: time.Nanosecond, blind: 5 * time.Second, code: sandbox.CodeUnavailable, atMost: 10 * time.Second, gone: true},
+		"a proxy, and nothing seen":   {status: 502, answer: "<html>", blind: time.Hour, code: sandbox.CodeUnavailable, atMost: lostSearch + pollMax},
+		"given up, a proxy for all":   {status: 502, answer: "<html>", late: time.Nanosecond, blind: 5 * time.Second, cancel: true, atMost: 15 * time.Second, gone: true},
 		"no name":                     {status: 201, answer: `{}`, late: time.Nanosecond, code: sandbox.CodeUnavailable, gone: true},
 		"given up, a proxy":           {status: 504, answer: "<html>", late: 5 * time.Second, cancel: true, atMost: 15 * time.Second, gone: true},
 		"given up, the service":       {status: 500, answer: `{"code":"INTERNAL","message":"no"}`, cancel: true, atMost: 5 * time.Second},
@@ -128,6 +132,8 @@ func TestCreateWithoutAnAnswer(t *testing.T) {
 						asked = time.Now()
 						time.Sleep(time.Millisecond)
 						return c.status, c.answer
+					case !asked.IsZero() && time.Since(asked) < c.blind:
+						return 502, "<html>"
 					case r.Method == http.MethodDelete:
 						destroyed = true
 						return 204, ""
