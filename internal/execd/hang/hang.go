@@ -19,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,8 +94,8 @@ const (
 	maxInterpreters = 5
 )
 
-// Program looks at a program in all the ways in which the kernel does when it
-// executes it, also at the interpreter of a script. It is for use in Do. Whether
+// Program looks at a program as the kernel does when it executes it, also at the
+// interpreter of a script. It is for use in Do. Whether
 // the program can be executed it doesn't say: that is for the start to find out.
 func Program(path, dir string) {
 	for range maxInterpreters {
@@ -117,7 +116,7 @@ func Program(path, dir string) {
 	}
 }
 
-// look opens a file as for reading and as for executing, and gives how it begins.
+// look opens a file and gives how it begins.
 // What fails at once doesn't hang.
 func look(path string) []byte {
 	// Opening a device may do something, whoever named it as an interpreter.
@@ -134,16 +133,5 @@ func look(path string) []byte {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil
 	}
-	check(int(f.Fd()))
 	return b[:n]
-}
-
-// executeCheck makes execveat do all but execute (Linux 6.14; others refuse it).
-const executeCheck = 0x10000
-
-func check(fd int) {
-	var nothing [1]*byte
-	empty := [1]byte{}
-	_, _, _ = unix.Syscall6(unix.SYS_EXECVEAT, uintptr(fd), uintptr(unsafe.Pointer(&empty)), uintptr(unsafe.Pointer(&nothing)), uintptr(unsafe.Pointer(&nothing)),
-		unix.AT_EMPTY_PATH|executeCheck, 0)
 }
