@@ -204,7 +204,10 @@ func (p *local) execd(b *localBox, spec sandbox.CreateSpec) error {
 	_, err = give.WriteString(secret + "\n")
 	give.Close()
 	if err == nil {
-		_, err = io.ReadAll(ready) // it ends when the daemon listens
+		var said []byte // that the daemon listens, or why it never will
+		if said, err = io.ReadAll(ready); err == nil && string(said) != wire.ReadyLine {
+			err = fmt.Errorf("execd doesn't start: %s", said)
+		}
 	}
 	if err != nil {
 		return errors.Join(err, b.cmd.Process.Kill(), b.cmd.Wait())

@@ -24,6 +24,7 @@ import (
 
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd"
+	"github.com/astrabox/astrabox/sandbox/execd/wire"
 )
 
 // Step 1: the driver.
@@ -144,7 +145,7 @@ func (c *closet) start(ctx context.Context, spec sandbox.CreateSpec, kib int64) 
 		close(b.ended)
 	}()
 	if err == nil {
-		err = awaitLine(ctx, isReady)
+		err = awaitReady(ctx, isReady)
 	}
 	if err != nil {
 		b.end()
@@ -152,17 +153,23 @@ func (c *closet) start(ctx context.Context, spec sandbox.CreateSpec, kib int64) 
 	return b, err
 }
 
-func awaitLine(ctx context.Context, r *os.File) error {
+// awaitReady reads execd's line, which says that it is ready or why it never will be.
+func awaitReady(ctx context.Context, r *os.File) error {
 	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Now()) })
 	defer stop()
 	_ = r.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := r.Read(make([]byte, 1)); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	line := make([]byte, 1024)
+	n, err := r.Read(line)
+	switch said := string(line[:n]); {
+	case said == wire.ReadyLine:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
 		return sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox doesn't start: %w", err)
+	default:
+		return sandbox.Errorf(sandbox.CodeUnavailable, "the sandbox doesn't start: execd %s", strings.TrimSpace(said))
 	}
-	return nil
 }
 
 // end kills everything in the sandbox and waits until it is gone.

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,4 +58,21 @@ func closetHost(t *testing.T) sandbox.Host {
 	settings := map[string]string{settingDir: t.TempDir()}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	return sandbox.Host{InstallationID: conform.Installation, ExecdPath: execd, Log: log, Getenv: func(name string) string { return settings[name] }}
+}
+
+// An execd that refuses to start is an error with its reason, and no sandbox.
+func TestClosetTellsWhyItDoesntStart(t *testing.T) {
+	p, err := driver.New(t.Context(), closetHost(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.(*closet).Close()
+	_, err = p.Create(t.Context(), sandbox.CreateSpec{
+		InstallationID: conform.Installation, OwnerID: "a", AssignmentID: "b", Image: "host", TTL: time.Minute,
+		ResourceLimits: map[string]string{"memory": "8Gi"}, ResourceRequests: map[string]string{"memory": "64Mi"},
+		Env: map[string]string{"EXECD_API_GRACE_SHUTDOWN": "-1s"},
+	})
+	if sandbox.CodeOf(err) != sandbox.CodeUnavailable || !strings.Contains(err.Error(), "execd failed: ") {
+		t.Errorf("got %v", err)
+	}
 }
