@@ -58,6 +58,7 @@ func TestWrongBodies(t *testing.T) {
 		"a key twice":               edit(`"project":"apollo"`, `"project":"apollo","project":"zeus"`),
 		"escaped, twice":            edit(`"project":"apollo"`, `"project":"apollo","\u0070roject":"zeus"`),
 		"twice in what isn't known": edit(`"timeout":3600`, `"timeout":3600,"x":[1,{"a":{},"a":[]}]`),
+		"half a pair":               edit(`"timeout":3600`, `"timeout":3600,"env":{"A":"\ud83d"}`),
 		"huge timeout":              edit("3600", "1e400"),
 		"long timeout":              edit("3600", strings.Repeat("9", 1000)),
 		"hexadecimal":               edit("3600", "0x10"),
