@@ -2,7 +2,6 @@ package files
 
 import (
 	"errors"
-	"hash/maphash"
 	"net/http"
 	"runtime"
 	"strings"
@@ -37,7 +36,7 @@ func (s *service) asAccount(w http.ResponseWriter, r *http.Request, path string)
 	}
 	own := &service{
 		all: s.all, root: s.root, uid: uid, gid: gid, accounts: s.accounts,
-		publishing: publishing{seed: maphash.MakeSeed()}, notes: s.notes, main: s,
+		publishing: s.publishing, notes: s.notes, main: s,
 	}
 	h, ok := own.legacy()[r.Method+" /"+rest]
 	if !ok {
@@ -70,8 +69,9 @@ func (s *service) asAccount(w http.ResponseWriter, r *http.Request, path string)
 }
 
 // become gives the calling thread the ids that count for files. Those of the
-// process, and so what signals and other programs see, stay. Leaving root this
-// way drops the capabilities that count for files.
+// process, and so what signals and other programs see, stay. An account other
+// than root has no capability: leaving root this way drops those that count for
+// files, but not the one to look into the processes of others, for one.
 func become(uid, gid uint32, groups []uint32) bool {
 	switch self := unix.Geteuid(); {
 	case self == int(uid) && unix.Getegid() == int(gid) && self != 0:
@@ -82,7 +82,18 @@ func become(uid, gid uint32, groups []uint32) bool {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return false
 	}
-	return setID(unix.SYS_SETFSGID, gid) && setID(unix.SYS_SETFSUID, uid)
+	return setID(unix.SYS_SETFSGID, gid) && setID(unix.SYS_SETFSUID, uid) && (uid == 0 || dropCapabilities())
+}
+
+// dropCapabilities leaves the calling thread none that has an effect.
+func dropCapabilities() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if unix.Capget(&header, &sets[0]) != nil {
+		return false
+	}
+	sets[0].Effective, sets[1].Effective = 0, 0
+	return unix.Capset(&header, &sets[0]) == nil
 }
 
 // setID calls setfsuid or setfsgid, which report the id from before whether

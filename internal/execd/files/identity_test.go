@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -151,6 +152,47 @@ func TestAsAccountsAtOnce(t *testing.T) {
 		must(t, unix.Stat(fmt.Sprint(o.dir, "/all/", i), &st))
 		if want := uint32(3000 + i%8); st.Uid != want || st.Gid != want {
 			t.Errorf("file %d belongs to %d:%d", i, st.Uid, st.Gid)
+		}
+	}
+}
+
+// An account sees of others' processes what it would see by itself: that the
+// daemon may look into all of them doesn't count.
+func TestAsAccountHasNoCapabilities(t *testing.T) {
+	o := newShared(t)
+	c := exec.CommandContext(t.Context(), "sleep", "60")
+	must(t, c.Start())
+	defer c.Wait()         //nolint:errcheck // it is killed
+	defer c.Process.Kill() //nolint:errcheck // the same
+	maps := fmt.Sprintf("/files/download?path=/proc/%d/maps", c.Process.Pid)
+	expect(t, 200, "sleep")(o.get(maps))
+	if status, body := o.get("/v1/filesystem/1501/1501" + maps); status != 500 || !strings.Contains(body, "denied") && !strings.Contains(body, "permitted") {
+		t.Errorf("%d %.100q", status, body)
+	}
+}
+
+// A replacement that succeeded isn't lost to another's, whoever each is made as.
+func TestAsAccountReplacementsAtOnce(t *testing.T) {
+	o := newShared(t)
+	path := o.dir + "/f"
+	for range 60 {
+		must(t, os.WriteFile(path, []byte("<0><1><2><3><4><5>"), 0o644))
+		var wg sync.WaitGroup
+		var done [6]bool
+		for i := range done {
+			wg.Go(func() {
+				as := []string{"", "/v1/filesystem/0/0"}[i%2]
+				status, answer := o.json("POST", as+"/files/replace", fmt.Sprintf(`{"$D/f":{"old":"<%d>","new":"[%d]"}}`, i, i))
+				if done[i] = status == 200; !done[i] && !strings.Contains(answer, "changed") {
+					t.Errorf("%d %s", status, answer)
+				}
+			})
+		}
+		wg.Wait()
+		for i, ok := range done {
+			if got := get(t, path); ok != strings.Contains(got, fmt.Sprintf("[%d]", i)) {
+				t.Fatalf("of %v the file has %q", done, got)
+			}
 		}
 	}
 }

@@ -148,7 +148,7 @@ func FuzzMatcher(f *testing.F) {
 // start, which listings leave out and every end removes.
 func TestUploadWithAName(t *testing.T) {
 	dir := t.TempDir()
-	s := &service{accounts: account.System, publishing: publishing{seed: maphash.MakeSeed()}}
+	s := &service{accounts: account.System, publishing: &publishing{seed: maphash.MakeSeed()}}
 	start := func(want target) *upload {
 		u, err := s.begin(anywhere, dir+"/f", want)
 		must(t, err)

@@ -43,7 +43,7 @@ type service struct {
 	root       *os.File // keeps all open
 	uid, gid   uint32   // of what nobody is named the owner of
 	accounts   *account.DB
-	publishing publishing
+	publishing *publishing // shared with the services of accounts
 	notes      *Notes
 	hidden     sync.Map // names of unfinished files, which listings leave out
 	sessions   sessions
@@ -62,7 +62,7 @@ func New(c Config) http.Handler {
 	if c.Accounts == nil {
 		c.Accounts = account.System
 	}
-	s := &service{all: anywhere, uid: c.UID, gid: c.GID, root: c.Root, accounts: c.Accounts, publishing: publishing{seed: maphash.MakeSeed()}, notes: c.Notes}
+	s := &service{all: anywhere, uid: c.UID, gid: c.GID, root: c.Root, accounts: c.Accounts, publishing: &publishing{seed: maphash.MakeSeed()}, notes: c.Notes}
 	if c.Root != nil {
 		s.all = &scope{fd: int(c.Root.Fd()), root: strings.TrimRight(c.Root.Name(), "/"), held: true}
 	}
