@@ -1,13 +1,18 @@
 package execd_test
 
 import (
+	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/astrabox/astrabox/internal/execd"
 	"github.com/astrabox/astrabox/internal/execd/hang"
 	"github.com/astrabox/astrabox/sandbox"
 	"github.com/astrabox/astrabox/sandbox/execd/wire"
@@ -51,6 +57,35 @@ func copyOf(t testing.TB, program, to string) string {
 	return to
 }
 
+// loadedBy makes a program with a loader of its own, a copy of the machine's.
+func loadedBy(t testing.TB, path string) (program, loader string) {
+	t.Helper()
+	b, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	if at < 0 || f.Class != elf.ELFCLASS64 {
+		machine.Missing(t, "a /bin/true of 64 bits with a loader")
+	}
+	name := make([]byte, f.Progs[at].Filesz)
+	if _, err := f.Progs[at].ReadAt(name, 0); err != nil {
+		t.Fatal(err)
+	}
+	loader = copyOf(t, strings.TrimRight(string(name), "\x00"), path+".loader")
+	segment := b[f.ByteOrder.Uint64(b[32:])+56*uint64(at):]
+	f.ByteOrder.PutUint64(segment[8:], uint64(len(b)))
+	f.ByteOrder.PutUint64(segment[32:], uint64(len(loader)+1))
+	if err := os.WriteFile(path, append(b, loader+"\x00"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path, loader
+}
+
 // execute has a program executed without a shell, and gives status and answer.
 func execute(ctx context.Context, d *daemon, program string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.base+"/command", strings.NewReader(`{"argv":["`+program+`"]}`))
@@ -80,6 +115,16 @@ func TestHangingStarts(t *testing.T) {
 	if err := os.WriteFile(script, []byte("#! "+program+" -x\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	deep := program // the last of as many scripts as there can be
+	for i := range 5 {
+		next := fmt.Sprintf("%s/script%d", dir, i)
+		if err := os.WriteFile(next, []byte("#!"+deep+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		deep = next
+	}
+	loading, loader := loadedBy(t, dir+"/loading")
+	loaderAnswers := silent(t, loader)
 	answers := silent(t, program)
 	works := func(when string) {
 		t.Helper()
@@ -105,7 +150,7 @@ func TestHangingStarts(t *testing.T) {
 			})
 		}
 	}
-	for _, program := range []string{program, script} {
+	for _, program := range []string{program, script, deep, loading} {
 		begin(4, program)
 		works("with some that hang")
 	}
@@ -125,13 +170,29 @@ func TestHangingStarts(t *testing.T) {
 	giveUp()
 	all.Wait()
 	answers()
+	loaderAnswers()
 	works("afterwards")
-	for _, program := range []string{program, script} {
+	for _, program := range []string{program, script, deep, loading} {
 		if answer, err := execute(ctx(t), d, program); err != nil || !strings.Contains(answer, `{"code":0`) {
 			t.Errorf("%s afterwards: %q, %v", program, answer, err)
 		}
 	}
 	if err := a.CloseStdin(ctx(t)); err != nil && !errors.Is(err, io.EOF) {
 		t.Error(err)
+	}
+}
+
+// A file of variables that doesn't answer holds up no start for long.
+func TestHangingVariables(t *testing.T) {
+	file := t.TempDir() + "/variables"
+	if err := os.WriteFile(file, []byte("A=1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startWith(t, execd.Config{Log: slog.New(slog.DiscardHandler), EnvFile: file})
+	answers := silent(t, file)
+	defer answers()
+	begun := time.Now()
+	if answer, err := execute(ctx(t), d, "/bin/true"); err != nil || !strings.Contains(answer, `{"code":0`) || time.Since(begun) > 2*hang.Patience {
+		t.Errorf("after %v: %q, %v", time.Since(begun), answer, err)
 	}
 }

@@ -11,11 +11,8 @@
 package hang
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -89,49 +86,36 @@ func do[T any](ctx context.Context, patience time.Duration, f func() (T, error),
 	}
 }
 
-const (
-	maxLine         = 256 // of a script's first line, as the kernel reads it
-	maxInterpreters = 5
-)
+// maxFiles is how many files the kernel opens for one start: a program, and the
+// interpreters of scripts one after the other, the last of which it refuses to run.
+const maxFiles = 7
 
 // Program looks at a program as the kernel does when it executes it, also at the
-// interpreter of a script. It is for use in Do. Whether
-// the program can be executed it doesn't say: that is for the start to find out.
+// interpreters of scripts, and at the loader that a program asks for. It is for use
+// in Do. Whether the program can be executed it doesn't say: that is for the start
+// to find out.
 func Program(path, dir string) {
-	for range maxInterpreters {
+	for range maxFiles {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(dir, path)
 		}
-		head := look(path)
-		line, script := bytes.CutPrefix(head, []byte("#!"))
-		if !script {
+		if path = look(path); path == "" {
 			return
 		}
-		line, _, _ = bytes.Cut(line, []byte("\n"))
-		words := bytes.Fields(line)
-		if len(words) == 0 {
-			return
-		}
-		path = string(words[0])
 	}
 }
 
-// look opens a file and gives how it begins.
-// What fails at once doesn't hang.
-func look(path string) []byte {
+// look opens a file and gives which one the kernel opens next; "": none. What
+// fails at once doesn't hang.
+func look(path string) (next string) {
 	// Opening a device may do something, whoever named it as an interpreter.
 	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
-		return nil
+		return ""
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
-		return nil
+		return ""
 	}
 	defer f.Close()
-	b := make([]byte, maxLine)
-	n, err := f.ReadAt(b, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
-	return b[:n]
+	return nextOf(f)
 }

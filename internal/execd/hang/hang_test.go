@@ -1,9 +1,13 @@
 package hang
 
 import (
+	"bytes"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,4 +67,54 @@ func TestProgram(t *testing.T) {
 	for _, path := range []string{"/bin/true", "/none", dir, "/dev/zero", "/proc/self/exe"} {
 		Program(path, dir)
 	}
+}
+
+// What the kernel opens next is read as the kernel reads it.
+func TestNext(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "#": "", "#!": "", "#!\n/x": "", "#!/x": "/x", "#! \t/x y\n": "/x", "#!/x\ty": "/x", "#!/x\r\n": "/x\r", "#!/x\v\u00a0y\n": "/x\v\u00a0y",
+		"#!/x\x00y\n": "/x", "#!\x00/x\n": "", "#!x": "x", "\x7fELF": "", "\x7fELF" + strings.Repeat("\xff", 300): "", "\x7fELF\x02" + strings.Repeat("\xff", 300): "",
+		"\x7fELF\x01" + strings.Repeat("\x01", 1<<16): "", "\x7fELF\x02" + strings.Repeat("\x00", 300): "",
+	} {
+		if got := nextOf(strings.NewReader(text)); got != want {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+	program, err := elf.Open("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	b, err := program.Section(".interp").Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := nextOf(f); got == "" || got+"\x00" != string(b) {
+		t.Errorf("%q instead of %q", got, b)
+	}
+}
+
+func TestNextOf32Bits(t *testing.T) {
+	b := make([]byte, 128)
+	copy(b, "\x7fELF\x01")
+	order := binary.NativeEndian
+	order.PutUint32(b[28:], 64) // the table
+	order.PutUint16(b[44:], 1)
+	order.PutUint32(b[64:], loader)
+	order.PutUint32(b[68:], 100)
+	order.PutUint32(b[80:], 3)
+	copy(b[100:], "/x")
+	if got := nextOf(bytes.NewReader(b)); got != "/x" {
+		t.Errorf("%q", got)
+	}
+}
+
+func FuzzNext(f *testing.F) {
+	f.Add([]byte("#!/bin/sh\n"))
+	f.Fuzz(func(_ *testing.T, b []byte) { nextOf(bytes.NewReader(b)) })
 }
