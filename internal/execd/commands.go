@@ -1,6 +1,7 @@
 package execd
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -61,19 +62,19 @@ func invalidCommand(req wire.CommandRequest) string {
 }
 
 // launchOf makes the part of a request that says what to launch.
-func (s *Server) launchOf(req wire.CommandRequest) launch.Request {
+func (s *Server) launchOf(ctx context.Context, req wire.CommandRequest) launch.Request {
 	return launch.Request{
 		Line: req.Command, Argv: req.Argv, Dir: req.Cwd, Env: req.Envs, User: req.User, UID: req.UID, GID: req.GID,
-		File: s.envFile(),
+		File: s.envFile(ctx),
 	}
 }
 
 // envFile reads the file of variables, where there is one.
-func (s *Server) envFile() map[string]string {
+func (s *Server) envFile(ctx context.Context) map[string]string {
 	if s.cfg.EnvFile == "" {
 		return nil
 	}
-	vars, err := launch.EnvFile(s.cfg.EnvFile)
+	vars, err := launch.EnvFile(ctx, s.cfg.EnvFile)
 	if err != nil {
 		s.cfg.Log.Warn("the file of variables can't be used", "error", err)
 	}
@@ -85,7 +86,7 @@ func (s *Server) frameCommand(w http.ResponseWriter, r *http.Request, req wire.C
 	f := newFrameWriter(w)
 	defer f.finish()
 	result, err := s.commands.Run(r.Context(), command.Run{
-		Launch:   s.launchOf(req),
+		Launch:   s.launchOf(r.Context(), req),
 		Timeout:  time.Duration(req.Timeout) * time.Millisecond,
 		Started:  func(*child.Child) { f.begin() },
 		Output:   func(channel byte, b []byte) bool { return f.send(wire.FrameType(channel), b) },

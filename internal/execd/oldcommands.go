@@ -45,7 +45,7 @@ func (s *Server) eventCommand(w http.ResponseWriter, r *http.Request, req wire.C
 	defer e.finish()
 	rec := s.records.add(contentOf(req), cancel, nil)
 	result, err := s.commands.Run(ctx, command.Run{
-		Launch: s.launchOf(req), Timeout: timeout,
+		Launch: s.launchOf(r.Context(), req), Timeout: timeout,
 		Started:  func(c *child.Child) { rec.setChild(c); e.begin(rec.id) },
 		Output:   e.output,
 		Stopping: e.hurry,
@@ -134,7 +134,7 @@ func (s *Server) detached(ctx context.Context, req wire.CommandRequest) (rec *re
 	return rec, func(started func(error)) {
 		defer cancel()
 		result, err := s.commands.Run(ctx, command.Run{
-			Launch: s.launchOf(req), Timeout: time.Duration(req.Timeout) * time.Millisecond, Merge: true,
+			Launch: s.launchOf(ctx, req), Timeout: time.Duration(req.Timeout) * time.Millisecond, Merge: true,
 			Started: func(c *child.Child) { rec.setChild(c); started(nil) },
 			Output: func(_ byte, b []byte) bool {
 				if log != nil {

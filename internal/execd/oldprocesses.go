@@ -79,7 +79,7 @@ func (s *Server) registerOld(ctx context.Context, spec process.Spec) (*process.P
 	if err := makeDir(dir); err != nil {
 		return nil, &launch.Error{Code: wire.CodeBadDirectory, Message: err.Error()}
 	}
-	spec.Launch.Dir, spec.Launch.File = dir, s.envFile()
+	spec.Launch.Dir, spec.Launch.File = dir, s.envFile(ctx)
 	plan, err := launch.Prepare(ctx, s.cfg.Accounts, spec.Launch) // so that a mistake shows at once
 	if err != nil {
 		return nil, err

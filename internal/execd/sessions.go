@@ -29,7 +29,7 @@ func (s *Server) postSession(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, wire.CodeInvalidBody, err.Error())
 		return
 	}
-	id, err := s.sessions.Create(dir, s.envFile())
+	id, err := s.sessions.Create(dir, s.envFile(r.Context()))
 	if err != nil {
 		refuse(w, http.StatusTooManyRequests, wire.CodeTooMany, err.Error())
 		return

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/astrabox/astrabox/internal/execd/hang"
 )
 
 // EnvFileVariable names the file of variables. Programs get it too, so that
@@ -26,8 +29,14 @@ const maxEnvFile = 1 << 20
 // and the last one of a name counts. $VAR and ${VAR} in the first two are the
 // daemon's own variables, as far as programs get them. Lines that are empty or
 // begin with # say nothing; what can't be read, has a NUL, or is too long for
-// any program (128 KiB), is passed over. The error says what is wrong with the file, never what it holds.
-func EnvFile(path string) (map[string]string, error) {
+// any program (128 KiB), is passed over. A file of more than 1 MiB, or whose variables
+// put in more than that, is refused. The error says what is wrong with the file,
+// never what it holds. A file system that doesn't answer is given up, as in [Prepare].
+func EnvFile(ctx context.Context, path string) (map[string]string, error) {
+	return hang.Do(ctx, func() (map[string]string, error) { return readEnv(path) }, nil)
+}
+
+func readEnv(path string) (map[string]string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // a FIFO must not hold the daemon up
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -49,11 +58,16 @@ func EnvFile(path string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseEnv(string(b)), nil
+	vars, ok := parseEnv(string(b))
+	if !ok {
+		return nil, errors.New("the variables in " + path + " put in more than 1 MiB")
+	}
+	return vars, nil
 }
 
-func parseEnv(text string) map[string]string {
-	vars := map[string]string{}
+// parseEnv gives false where the daemon's variables make too much of the text.
+func parseEnv(text string) (map[string]string, bool) {
+	vars, own := map[string]string{}, expander{room: maxEnvFile}
 	for text != "" {
 		line, rest, _ := strings.Cut(text, "\n")
 		name, value, ok := strings.Cut(line, "=")
@@ -68,7 +82,7 @@ func parseEnv(text string) map[string]string {
 			open := strings.IndexByte(text, '=') + 1
 			open += strings.IndexAny(text[open:], `"'`)
 			after, closed := "", false
-			if value, after, closed = quoted(text[open:]); !closed {
+			if value, after, closed = own.quoted(text[open:]); !closed {
 				text = rest
 				continue
 			}
@@ -77,19 +91,24 @@ func parseEnv(text string) map[string]string {
 				rest = next
 			}
 		} else {
-			value = expandOwn(value)
+			value = own.expand(value)
 		}
 		if ok && !strings.ContainsRune(name+value, 0) && len(name+"="+value) <= maxArgument && !private(name) && name != EnvFileVariable {
 			vars[name] = value
 		}
 		text = rest
 	}
-	return vars
+	return vars, own.room >= 0
+}
+
+// expander puts the daemon's variables into values.
+type expander struct {
+	room int // for more bytes of them; negative: there was too little
 }
 
 // quoted reads a value that begins with its quote, and gives what follows the
 // closing one; false: there is none.
-func quoted(text string) (value, rest string, closed bool) {
+func (x *expander) quoted(text string) (value, rest string, closed bool) {
 	if text[0] == '\'' {
 		return strings.Cut(text[1:], "'")
 	}
@@ -97,7 +116,7 @@ func quoted(text string) (value, rest string, closed bool) {
 	for i := 1; i < len(text); i++ {
 		c := text[i]
 		if c == '"' {
-			return expandOwn(b.String()), text[i+1:], true
+			return x.expand(b.String()), text[i+1:], true
 		}
 		if c == '\\' && i+1 < len(text) {
 			i++
@@ -118,12 +137,16 @@ func quoted(text string) (value, rest string, closed bool) {
 	return "", "", false
 }
 
-// expandOwn puts the daemon's variables in, apart from those that stay with it.
-func expandOwn(value string) string {
+// expand leaves out the variables that stay with the daemon.
+func (x *expander) expand(value string) string {
 	return os.Expand(value, func(name string) string {
-		if private(name) {
+		if private(name) || x.room < 0 {
 			return ""
 		}
-		return os.Getenv(name)
+		v := os.Getenv(name)
+		if x.room -= len(v); x.room < 0 {
+			return ""
+		}
+		return v
 	})
 }

@@ -41,7 +41,7 @@ func TestEnvFile(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, err := EnvFile(path)
+			got, err := EnvFile(t.Context(), path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,15 +54,20 @@ func TestEnvFile(t *testing.T) {
 
 func TestEnvFileRefused(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := EnvFile(filepath.Join(dir, "missing")); got != nil || err != nil {
+	if got, err := EnvFile(t.Context(), filepath.Join(dir, "missing")); got != nil || err != nil {
 		t.Errorf("a missing file: %v, %v", got, err)
 	}
 	large := filepath.Join(dir, "large")
 	if err := os.WriteFile(large, make([]byte, maxEnvFile+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{dir, large, "/dev/zero"} {
-		if got, err := EnvFile(path); err == nil {
+	t.Setenv("LONG", strings.Repeat("x", 100<<10))
+	grown := filepath.Join(dir, "grown")
+	if err := os.WriteFile(grown, []byte(strings.Repeat("A=$LONG\n", 11)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, large, grown, "/dev/zero"} {
+		if got, err := EnvFile(t.Context(), path); err == nil {
 			t.Errorf("%s: %v", path, got)
 		}
 	}
@@ -71,7 +76,8 @@ func TestEnvFileRefused(t *testing.T) {
 func FuzzEnvFile(f *testing.F) {
 	f.Add("A='1'\nB=\"\\n$X\"\nC=2")
 	f.Fuzz(func(t *testing.T, text string) {
-		for name, value := range parseEnv(text) {
+		vars, _ := parseEnv(text)
+		for name, value := range vars {
 			if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
 				t.Errorf("%q=%q", name, value)
 			}
