@@ -188,11 +188,15 @@ func TestHangingVariables(t *testing.T) {
 	if err := os.WriteFile(file, []byte("A=1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := startWith(t, execd.Config{Log: slog.New(slog.DiscardHandler), EnvFile: file})
+	var log bytes.Buffer
+	d := startWith(t, execd.Config{Log: slog.New(slog.NewTextHandler(&log, nil)), EnvFile: file})
 	answers := silent(t, file)
 	defer answers()
 	begun := time.Now()
 	if answer, err := execute(ctx(t), d, "/bin/true"); err != nil || !strings.Contains(answer, `{"code":0`) || time.Since(begun) > 2*hang.Patience {
 		t.Errorf("after %v: %q, %v", time.Since(begun), answer, err)
+	}
+	if !strings.Contains(log.String(), file+" has not answered") {
+		t.Errorf("said %q", log.String())
 	}
 }

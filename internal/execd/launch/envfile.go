@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -33,7 +34,11 @@ const maxEnvFile = 1 << 20
 // put in more than that, is refused. The error says what is wrong with the file,
 // never what it holds. A file system that doesn't answer is given up, as in [Prepare].
 func EnvFile(ctx context.Context, path string) (map[string]string, error) {
-	return hang.Do(ctx, func() (map[string]string, error) { return readEnv(path) }, nil)
+	vars, err := hang.Do(ctx, func() (map[string]string, error) { return readEnv(path) }, nil)
+	if errors.Is(err, hang.ErrSilent) {
+		err = fmt.Errorf("%s has not answered for %v", path, hang.Patience)
+	}
+	return vars, err
 }
 
 func readEnv(path string) (map[string]string, error) {
