@@ -44,6 +44,22 @@ func silent(t testing.TB, path string) (release func()) {
 	return release
 }
 
+// leased makes whoever opens a file wait until this process, which is told,
+// lets go of it.
+func leased(t testing.TB, path string) (release func()) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release = sync.OnceFunc(func() { f.Close() })
+	t.Cleanup(release)
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		machine.Missing(t, "leases: %v", err)
+	}
+	return release
+}
+
 // copyOf copies a program.
 func copyOf(t testing.TB, program, to string) string {
 	t.Helper()
@@ -126,6 +142,8 @@ func TestHangingStarts(t *testing.T) {
 	loading, loader := loadedBy(t, dir+"/loading")
 	loaderAnswers := silent(t, loader)
 	answers := silent(t, program)
+	taken := copyOf(t, "/bin/true", dir+"/taken")
+	takenAnswers := leased(t, taken)
 	works := func(when string) {
 		t.Helper()
 		begun := time.Now()
@@ -150,7 +168,7 @@ func TestHangingStarts(t *testing.T) {
 			})
 		}
 	}
-	for _, program := range []string{program, script, deep, loading} {
+	for _, program := range []string{program, script, deep, loading, taken} {
 		begin(4, program)
 		works("with some that hang")
 	}
@@ -171,8 +189,9 @@ func TestHangingStarts(t *testing.T) {
 	all.Wait()
 	answers()
 	loaderAnswers()
+	takenAnswers()
 	works("afterwards")
-	for _, program := range []string{program, script, deep, loading} {
+	for _, program := range []string{program, script, deep, loading, taken} {
 		if answer, err := execute(ctx(t), d, program); err != nil || !strings.Contains(answer, `{"code":0`) {
 			t.Errorf("%s afterwards: %q, %v", program, answer, err)
 		}

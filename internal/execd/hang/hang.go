@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -109,10 +110,18 @@ func Program(path, dir string) {
 // fails at once doesn't hang.
 func look(path string) (next string) {
 	// Opening a device may do something, whoever named it as an interpreter.
-	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
+	place, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return ""
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	defer unix.Close(place) //nolint:errcheck // an O_PATH descriptor
+	var st unix.Stat_t
+	if err := unix.Fstat(place, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return ""
+	}
+	// Not O_NONBLOCK: with it, a file with a lease is refused at once, where the
+	// start would wait for whoever has the lease.
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(place))
 	if err != nil {
 		return ""
 	}
