@@ -179,7 +179,7 @@ func (r *Reaper) Start(s Spec) (*Child, error) {
 	fork := func() { pid, err = forkUnblocked(s.Path, s.Args, attr) }
 	if s.Apart != 0 {
 		onOwnThread(fork)
-	} else if given := r.onRestricted(fork); given != nil {
+	} else if given := r.onForker(fork); given != nil {
 		err = given
 	}
 	c.PID = pid

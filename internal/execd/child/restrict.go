@@ -20,19 +20,19 @@ func onOwnThread(f func()) {
 }
 
 // Restrict makes the threads that fork children call give before: what such a
-// thread gives up there (capabilities, system calls), its children never have, and the
-// rest of the daemon keeps. give is called with its goroutine locked to the thread. Restrict is called
-// once, before the first Start; an error of give is returned, and a later one
-// fails the Start that needed another thread.
+// thread gives up there (capabilities, system calls), its children never have, and
+// the rest of the daemon keeps. give is called with its goroutine locked to the
+// thread. Restrict is called once, before the first Start; an error of give is
+// returned, and a later one fails the Start that needed another thread.
 func (r *Reaper) Restrict(give func() error) error {
 	r.give = give
-	return r.onRestricted(func() {})
+	return r.onForker(func() {})
 }
 
-// onRestricted runs f on a restricted thread. An error means that f didn't run.
+// onForker runs f on a thread that forks. An error means that f didn't run.
 // At most maxForks run at a time, so there is always a thread that is free, or
 // room for another.
-func (r *Reaper) onRestricted(f func()) (err error) {
+func (r *Reaper) onForker(f func()) (err error) {
 	done := make(chan struct{})
 	job := func(given error) {
 		defer close(done)
@@ -58,7 +58,7 @@ func (r *Reaper) onRestricted(f func()) (err error) {
 	return err
 }
 
-// work is the life of a restricted thread. It ends with the goroutine, since
+// work is the life of a thread that forks. It ends with the goroutine, since
 // the two are never unlocked.
 func (r *Reaper) work() {
 	defer r.workers.Add(-1)

@@ -160,7 +160,9 @@ func (m *Manager) Open(ctx context.Context, r Request) (*Open, error) {
 	go m.watch(o)
 	o.rest()
 	if stopped { // Close came meanwhile and doesn't know of it
-		_ = m.Delete(context.WithoutCancel(ctx), o.ID)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+		defer cancel()
+		_ = m.Delete(ending, o.ID)
 		return nil, child.ErrClosed
 	}
 	return o, nil
