@@ -86,7 +86,7 @@ var shared = &http.Client{
 // apart gives each request a connection of its own: when one that was kept is
 // lost, the transport sends a request without a body again by itself, and an
 // attachment must not start a process twice. It waits for an answer as long as
-// the context lasts: a foreign execd says nothing of a run in an isolated
+// the context lasts (openSocket limits that): a foreign execd says nothing of a run in an isolated
 // session before the run itself does.
 var apart = func() *http.Client {
 	t := shared.Transport.(*http.Transport).Clone()

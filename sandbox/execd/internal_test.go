@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -363,4 +365,25 @@ func TestForeignIsolatedRunThatIsQuiet(t *testing.T) {
 	if r, err := session.Commands().Run(t.Context(), sandbox.Command{Line: "sleep 100"}); err != nil || r.ExitCode != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// A daemon that takes a request for a WebSocket and says nothing more is given up,
+// also by a caller with all the time in the world: whoever keeps an attachment
+// would never try again.
+func TestSilentHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go io.Copy(io.Discard, theirs) //nolint:errcheck // it ends with ours
+			return ours, nil
+		}}}
+		c := Dial(Fixed(sandbox.Endpoint{URL: &url.URL{Scheme: "http", Host: "daemon"}}), client)
+		begun := time.Now()
+		if _, err := c.socket(t.Context(), "/pty/p/ws", "", wire.ProcessProtocol); !errors.Is(err, sandbox.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(begun); took != answerTime {
+			t.Errorf("given up after %v", took)
+		}
+	})
 }

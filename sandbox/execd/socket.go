@@ -4,13 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/astrabox/astrabox/sandbox"
 )
 
-// socket opens a WebSocket. ctx bounds the handshake. A refusal is a *refusal;
+// answerTime is how long the daemon may take to answer for a WebSocket. It answers
+// within half a minute even where a start hangs.
+const answerTime = 90 * time.Second
+
+// socket opens a WebSocket. ctx bounds the handshake, and answerTime each try. A refusal is a *refusal;
 // like a request, one that had no effect is tried again at a new endpoint.
 // An empty protocol is the older one, which has no name.
 func (c *Conn) socket(ctx context.Context, path, query, protocol string) (*websocket.Conn, error) {
@@ -38,8 +43,10 @@ func (c *Conn) openSocket(ctx context.Context, e sandbox.Endpoint, path, query, 
 	if protocol != "" {
 		protocols = []string{protocol}
 	}
+	opening, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	//nolint:bodyclose // Dial has read the body and replaced it by what it read
-	ws, resp, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
+	ws, resp, err := websocket.Dial(opening, u.String(), &websocket.DialOptions{
 		HTTPClient:      c.apart,
 		HTTPHeader:      header,
 		Subprotocols:    protocols,
