@@ -214,6 +214,7 @@ func (m *Manager) watch(o *Open) {
 	delete(m.ending, o.ID)
 	m.prune()
 	m.mu.Unlock()
+	close(o.over)
 }
 
 // prune forgets sessions that ended long ago, and the oldest of too many.

@@ -53,7 +53,7 @@ type Open struct {
 	notes     *files.Notes // of its unfinished files
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
-	over      chan struct{} // closed when nothing of it is left
+	over      chan struct{} // closed when nothing of it is left, and its place is free
 
 	mu     sync.Mutex
 	active int // requests that are being served
@@ -263,7 +263,6 @@ func (o *Open) IdleRemaining() (left time.Duration, ok bool) {
 
 // ended is called when the first process has, and with it all others.
 func (o *Open) ended() {
-	defer close(o.over)
 	o.mu.Lock()
 	o.dead = time.Now()
 	if o.timer != nil {
