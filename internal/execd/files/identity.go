@@ -82,7 +82,9 @@ func become(uid, gid uint32, groups []uint32) bool {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); e != 0 {
 		return false
 	}
-	return setID(unix.SYS_SETFSGID, gid) && setID(unix.SYS_SETFSUID, uid) && (uid == 0 || dropCapabilities())
+	changed := setID(unix.SYS_SETFSGID, gid) && setID(unix.SYS_SETFSUID, uid)
+	// Where fs.suid_dumpable is 1, a change has made the daemon's memory readable.
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) == nil && changed && (uid == 0 || dropCapabilities())
 }
 
 // dropCapabilities leaves the calling thread none that has an effect.
