@@ -97,11 +97,8 @@ const maxFiles = 7
 // in Do. Whether the program can be executed it doesn't say: that is for the start
 // to find out.
 func Program(path, dir string) {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
 	program := path
-	if a := answered.Load(); a != nil && a.program == program && time.Since(a.at) < fresh {
+	if a := answered.Load(); a != nil && a.program == program && a.dir == dir && time.Since(a.at) < fresh {
 		return
 	}
 	for range maxFiles {
@@ -112,20 +109,21 @@ func Program(path, dir string) {
 			break
 		}
 	}
-	answered.Store(&answer{program, time.Now()})
+	answered.Store(&answer{program, dir, time.Now()})
 }
 
-// fresh is how long a program that answered isn't looked at again: what many
-// commands start at a time is mostly one shell. Between a look and a start there
-// is always some time in which a file system may stop answering.
+// fresh is how long a program that answered isn't looked at again from the same
+// directory: what many commands start at a time is mostly one shell. Between a
+// look and a start there is always some time in which a file system may stop
+// answering.
 const fresh = 50 * time.Millisecond
 
 // answered is the program that was last looked at to the end.
 var answered atomic.Pointer[answer]
 
 type answer struct {
-	program string
-	at      time.Time
+	program, dir string // the interpreter of a script may be found from there
+	at           time.Time
 }
 
 // look opens a file and gives which one the kernel opens next; "": none. What

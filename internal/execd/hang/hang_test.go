@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What comes in time is given, what comes later is dropped, and so many at a
@@ -66,6 +68,44 @@ func TestProgram(t *testing.T) {
 	}
 	for _, path := range []string{"/bin/true", "/none", dir, "/dev/zero", "/proc/self/exe"} {
 		Program(path, dir)
+	}
+}
+
+// A program that has just answered isn't looked at again, unless the interpreter
+// that it names from another directory is another one.
+func TestFreshAnswers(t *testing.T) {
+	dirs := []string{t.TempDir(), t.TempDir()}
+	script := dirs[0] + "/script"
+	if err := os.WriteFile(script, []byte("#!real\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for _, dir := range dirs {
+		if err := os.WriteFile(dir+"/real", nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.InotifyAddWatch(fd, dir+"/real", unix.IN_OPEN); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opens := func() int { // alike and unread ones are told as one
+		n, _ := unix.Read(fd, make([]byte, 4096))
+		return max(n, 0) / unix.SizeofInotifyEvent
+	}
+	begun := time.Now()
+	for i, want := range []int{1, 0, 1} {
+		Program(script, dirs[i/2])
+		if got := opens(); got != want && time.Since(begun) < fresh {
+			t.Errorf("look %d opened %d interpreters, want %d", i, got, want)
+		}
+	}
+	answered.Store(&answer{script, dirs[1], time.Now().Add(-fresh)})
+	if Program(script, dirs[1]); opens() != 1 {
+		t.Error("an old answer is taken for one of now")
 	}
 }
 
